@@ -1,0 +1,1 @@
+"""kerneltui: interactive, human-in-the-loop kernel tuning in the terminal."""
