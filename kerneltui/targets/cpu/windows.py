@@ -25,15 +25,15 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
 
+from kerneltui.model.workload import Role, Shape, Tensor
+
 __all__ = [
     "GUARD_BYTES",
     "DType",
     "GroupLayout",
     "RankLayout",
-    "Sharding",
     "Span",
     "TensorLayout",
-    "TensorRole",
     "TensorSpec",
     "first_row",
 ]
@@ -64,24 +64,6 @@ class DType(StrEnum):
         ]
 
 
-class TensorRole(StrEnum):
-    """What a kernel does with a tensor."""
-
-    INPUT = "input"
-    OUTPUT = "output"
-    INOUT = "inout"
-    SCALE = "scale"
-
-
-class Sharding(StrEnum):
-    """How a tensor is shared out over the ranks."""
-
-    NONE = "none"
-    """Every rank holds the whole tensor."""
-    ROWS = "rows"
-    """Rank r holds rows floor(r*M/P) to floor((r+1)*M/P) of the first dimension."""
-
-
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """A tensor of the workload at one shape, before it has a place.
@@ -91,28 +73,43 @@ class TensorSpec:
         dtype: Element type.
         role: What the kernel does with it.
         shape: Global shape, 1 to 4 dimensions.
-        sharding: How the ranks share it.
+        shard: The axis that the ranks share out, or None if every rank holds the whole.
         symmetric: True if peers map it too.
     """
 
     name: str
     dtype: DType
-    role: TensorRole
+    role: Role
     shape: tuple[int, ...]
-    sharding: Sharding = Sharding.NONE
+    shard: int | None = None
     symmetric: bool = False
+
+    @classmethod
+    def of(cls, tensor: Tensor, shape: Shape) -> Self:
+        """A tensor of a workload at one of its shapes."""
+        return cls(
+            name=tensor.name,
+            dtype=DType(tensor.dtype),
+            role=tensor.role,
+            shape=tensor.extent(shape),
+            shard=tensor.shard,
+            symmetric=tensor.symmetric,
+        )
 
     def local_shape(self, rank: int, ranks: int) -> tuple[int, ...]:
         """Shape of the part that `rank` holds."""
-        if self.sharding is Sharding.NONE:
-            return self.shape
-        rows = first_row(self.shape[0], rank + 1, ranks) - first_row(self.shape[0], rank, ranks)
-        return (rows, *self.shape[1:])
+        extent = list(self.shape)
+        if self.shard is not None:
+            rows = extent[self.shard]
+            extent[self.shard] = first_row(rows, rank + 1, ranks) - first_row(rows, rank, ranks)
+        return tuple(extent)
 
     def origin(self, rank: int, ranks: int) -> tuple[int, ...]:
         """Index in the global tensor of the first element that `rank` holds."""
-        first = first_row(self.shape[0], rank, ranks) if self.sharding is Sharding.ROWS else 0
-        return (first, *(0 for _ in self.shape[1:]))
+        first = [0] * len(self.shape)
+        if self.shard is not None:
+            first[self.shard] = first_row(self.shape[self.shard], rank, ranks)
+        return tuple(first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +129,7 @@ class TensorLayout:
 
     name: str
     dtype: DType
-    role: TensorRole
+    role: Role
     local_shape: tuple[int, ...]
     origin: tuple[int, ...]
     offset: int
@@ -355,7 +352,7 @@ def _rank_from_json(data: Mapping[str, Any]) -> RankLayout:
                 TensorLayout(
                     name=t["name"],
                     dtype=DType(t["dtype"]),
-                    role=TensorRole(t["role"]),
+                    role=Role(t["role"]),
                     local_shape=tuple(t["local_shape"]),
                     origin=tuple(t["origin"]),
                     offset=t["offset"],
