@@ -1,0 +1,1 @@
+"""The domain of kerneltui as plain data and pure functions; standard library only."""

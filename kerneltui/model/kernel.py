@@ -1,0 +1,280 @@
+"""What a kernel file declares about itself: tunables, evolve regions, its directive.
+
+Declarations are comments, so the file compiles as it stands::
+
+    // kerneltui: tunable CHUNK_ROWS in 16 32 64 128 if CHUNK_ROWS <= M / RANKS
+    #define CHUNK_ROWS 64
+    // kerneltui: runtime PEER_OFFSET in 0 1 default 0
+    // kerneltui: directive placement from PLACEMENT
+    // kerneltui: directive chunk_bytes = CHUNK_ROWS * N * 4
+    // kerneltui: evolve begin mainloop
+    // kerneltui: evolve end
+
+A value is an integer or a word. `from` takes the value of a tunable as a word, in lower case and without
+the tunable's name in front (`PLACEMENT_FUSED` of PLACEMENT is `fused`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kerneltui.model.directive import Directive
+from kerneltui.model.errors import DefinitionError, ExpressionError, RecordError
+from kerneltui.model.expression import Expression, Value, parse_expression
+
+__all__ = ["Kernel", "Region", "Tunable", "TunableKind", "parse_kernel"]
+
+_MARK = re.compile(r"^\s*(?://|#)\s*kerneltui:\s*(?P<body>.*?)\s*$")
+_DECLARATION = re.compile(
+    r"^(?P<kind>tunable|runtime)\s+(?P<name>[A-Za-z_]\w*)\s+in\s+(?P<values>.*?)"
+    r"(?:\s+default\s+(?P<default>\S+))?(?:\s+if\s+(?P<condition>.+))?$"
+)
+_DIRECTIVE = re.compile(
+    r"^directive\s+(?P<field>\w+)\s+(?:from\s+(?P<tunable>\w+)|=\s*(?P<expression>.+)|(?P<word>\w+))$"
+)
+_VALUE = re.compile(r"^(?:-?\d+|[A-Za-z_]\w*)$")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_TOKEN = re.compile(r"[A-Za-z_]\w*|[\d.]\w*|\"(?:\\.|[^\"\\])*\"|\S")
+
+
+class TunableKind(StrEnum):
+    """Compile-time tunables are `#define`s; run-time tunables share one build."""
+
+    COMPILE = "compile"
+    RUNTIME = "runtime"
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """A declared parameter, its legal values in order, and its value in this text."""
+
+    name: str
+    kind: TunableKind
+    values: tuple[Value, ...]
+    value: Value
+    condition: Expression | None
+    line: int
+
+    def text(self, value: Value) -> str:
+        """Returns a value as it stands in the source."""
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """An evolve region: the lines that agents may change, marks excluded (1-based, inclusive)."""
+
+    name: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class _DirectiveRule:
+    field: str
+    tunable: str | None
+    expression: Expression | None
+    word: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel source and what it declares."""
+
+    file: str
+    source: str
+    tunables: tuple[Tunable, ...]
+    regions: tuple[Region, ...]
+    _directive: tuple[_DirectiveRule, ...]
+
+    @property
+    def configuration(self) -> dict[str, Value]:
+        """The value of every tunable in this text."""
+        return {tunable.name: tunable.value for tunable in self.tunables}
+
+    @property
+    def runtime(self) -> dict[str, int]:
+        """The values of the run-time tunables."""
+        return {
+            tunable.name: int(tunable.value)
+            for tunable in self.tunables
+            if tunable.kind is TunableKind.RUNTIME
+        }
+
+    def valid(
+        self, configuration: Mapping[str, Value], shapes: Sequence[Mapping[str, int]]
+    ) -> bool:
+        """Whether all constraints hold for every one of the shapes (dimensions and RANKS)."""
+        conditions = [tunable.condition for tunable in self.tunables if tunable.condition]
+        return all(
+            condition.holds({**shape, **configuration})
+            for condition in conditions
+            for shape in (shapes or ({},))
+        )
+
+    def render(self, configuration: Mapping[str, Value]) -> str:
+        """Returns the source with other tunable values.
+
+        Raises:
+            DefinitionError: A name is not declared or a value is not legal.
+        """
+        known = {tunable.name: tunable for tunable in self.tunables}
+        lines = self.source.split("\n")
+        for name, value in configuration.items():
+            tunable = known.get(name)
+            if tunable is None:
+                raise DefinitionError(self.file, name, "no such tunable is declared")
+            if value not in tunable.values:
+                legal = " ".join(str(item) for item in tunable.values)
+                raise DefinitionError(self.file, name, f"'{value}' is not one of {legal}")
+            if tunable.kind is TunableKind.RUNTIME:
+                index = tunable.line - 1
+                lines[index] = re.sub(r"(\sdefault\s+)\S+", rf"\g<1>{value}", lines[index], count=1)
+            else:
+                index = tunable.line
+                lines[index] = _define(lines[index], name, str(value))
+        return "\n".join(lines)
+
+    def build_text(self) -> str:
+        """Returns the text that is compiled: run-time values at their first, so builds are shared."""
+        first = {t.name: t.values[0] for t in self.tunables if t.kind is TunableKind.RUNTIME}
+        return self.render(first)
+
+    def frozen_text(self) -> str:
+        """Returns all that agents must not change: text outside evolve regions, values blanked."""
+        text = self.render({t.name: t.values[0] for t in self.tunables})
+        lines = text.split("\n")
+        for region in self.regions:
+            for index in range(region.first - 1, region.last):
+                lines[index] = "\0"
+        return "\n".join(line for line in lines if line != "\0")
+
+    def token_hash(self) -> str:
+        """Returns a hash of the meaning of the text: tokens without comments, plus the configuration."""
+        body = _COMMENT.sub(" ", self.source)
+        tokens = _TOKEN.findall(body)
+        values = [f"{name}={value}" for name, value in sorted(self.configuration.items())]
+        return hashlib.sha256("\0".join([*tokens, *values]).encode()).hexdigest()[:16]
+
+    def directive(self, dimensions: Mapping[str, int]) -> Directive:
+        """Evaluates the declared directive for a shape.
+
+        Raises:
+            DefinitionError: The declaration is incomplete or has an illegal value.
+        """
+        values: dict[str, Value] = {**dimensions, **self.configuration}
+        items: dict[str, str] = {}
+        for rule in self._directive:
+            if rule.tunable is not None:
+                word = str(self.configuration.get(rule.tunable, ""))
+                items[rule.field] = word.lower().removeprefix(rule.tunable.lower() + "_")
+            elif rule.expression is not None:
+                items[rule.field] = str(int(rule.expression.number(values)))
+            else:
+                items[rule.field] = rule.word or ""
+        try:
+            return Directive.from_items(items)
+        except RecordError as error:
+            raise DefinitionError(self.file, "directive", str(error)) from error
+
+
+def parse_kernel(source: str, file: str = "kernel.cpp") -> Kernel:
+    """Reads the declarations of a kernel file.
+
+    Raises:
+        DefinitionError: A declaration is malformed, doubled, or its `#define` is missing.
+    """
+    lines = source.split("\n")
+    tunables: dict[str, Tunable] = {}
+    regions: list[Region] = []
+    rules: list[_DirectiveRule] = []
+    opened: tuple[str, int] | None = None
+    for number, line in enumerate(lines, start=1):
+        mark = _MARK.match(line)
+        if not mark:
+            continue
+        body = mark["body"]
+        where = f"line {number}"
+        if body.startswith(("tunable", "runtime")):
+            tunable = _parse_tunable(body, lines, number, file)
+            if tunable.name in tunables:
+                raise DefinitionError(file, where, f"tunable {tunable.name} is declared twice")
+            tunables[tunable.name] = tunable
+        elif body.startswith("directive"):
+            rules.append(_parse_directive(body, where, file))
+        elif body.startswith("evolve begin"):
+            if opened:
+                raise DefinitionError(file, where, f"evolve region opened twice (line {opened[1]})")
+            name = body.removeprefix("evolve begin").strip() or f"region {len(regions) + 1}"
+            opened = (name, number)
+        elif body.startswith("evolve end"):
+            if not opened:
+                raise DefinitionError(file, where, "evolve end without a begin")
+            regions.append(Region(opened[0], opened[1] + 1, number - 1))
+            opened = None
+        else:
+            raise DefinitionError(
+                file, where, f"'{body}': expected tunable, runtime, directive, evolve begin or end"
+            )
+    if opened:
+        raise DefinitionError(file, f"line {opened[1]}", "evolve region is never closed")
+    return Kernel(file, source, tuple(tunables.values()), tuple(regions), tuple(rules))
+
+
+def _parse_tunable(body: str, lines: Sequence[str], number: int, file: str) -> Tunable:
+    where = f"line {number}"
+    match = _DECLARATION.match(body)
+    if not match:
+        raise DefinitionError(file, where, "expected 'tunable NAME in VALUES [if CONDITION]'")
+    words = match["values"].split()
+    bad = [word for word in words if not _VALUE.match(word)]
+    if not words or bad:
+        raise DefinitionError(file, where, f"'{bad[0] if bad else ''}' is not an integer or a word")
+    values = tuple(_value(word) for word in words)
+    if len(set(values)) != len(values):
+        raise DefinitionError(file, where, f"{match['name']} lists a value twice")
+    try:
+        condition = parse_expression(match["condition"]) if match["condition"] else None
+    except ExpressionError as error:
+        raise DefinitionError(file, where, str(error)) from error
+    kind = TunableKind.RUNTIME if match["kind"] == "runtime" else TunableKind.COMPILE
+    if kind is TunableKind.RUNTIME:
+        if match["default"] is None:
+            raise DefinitionError(file, where, "a runtime tunable needs 'default VALUE'")
+        if not all(isinstance(value, int) for value in values):
+            raise DefinitionError(file, where, "the values of a runtime tunable are integers")
+        text = match["default"]
+    else:
+        following = lines[number] if number < len(lines) else ""
+        define = re.match(rf"^\s*#\s*define\s+{match['name']}\s+(\S+)", following)
+        if not define:
+            raise DefinitionError(file, where, f"the next line must be '#define {match['name']} …'")
+        text = define[1]
+    if _value(text) not in values:
+        raise DefinitionError(file, where, f"{match['name']} is {text}, not one of its values")
+    return Tunable(match["name"], kind, values, _value(text), condition, number)
+
+
+def _parse_directive(body: str, where: str, file: str) -> _DirectiveRule:
+    match = _DIRECTIVE.match(body)
+    if not match:
+        raise DefinitionError(
+            file, where, "expected 'directive FIELD from TUNABLE | = EXPR | WORD'"
+        )
+    try:
+        expression = parse_expression(match["expression"]) if match["expression"] else None
+    except ExpressionError as error:
+        raise DefinitionError(file, where, str(error)) from error
+    return _DirectiveRule(match["field"], match["tunable"], expression, match["word"])
+
+
+def _value(word: str) -> Value:
+    return int(word) if re.fullmatch(r"-?\d+", word) else word
+
+
+def _define(line: str, name: str, value: str) -> str:
+    return re.sub(rf"(#\s*define\s+{name}\s+)\S+", rf"\g<1>{value}", line, count=1)

@@ -1,0 +1,56 @@
+"""The bound of a shape: the least time that the measured ceilings allow.
+
+T = max(flops / R, memory bytes / H, link bytes / B), the roofline of S. Williams et al. (CACM 52, 2009)
+with the link as a third roof.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kerneltui.model.measurement import BoundKind
+from kerneltui.model.workload import Limit, Shape
+
+__all__ = ["Bound", "Ceilings", "bound"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Measured rates of one rank while all ranks are busy.
+
+    `flops` is the best rate of a verified vendor GEMM, `peak_flops` that of a loop of register-only
+    multiply-adds (nothing honest is faster), both per second; `memory_bytes` and `link_bytes` per
+    second; `latency_ns` the one-way time of a flag.
+    """
+
+    ranks: int
+    flops: float
+    peak_flops: float
+    memory_bytes: float
+    link_bytes: float
+    latency_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The bound and the floor of a shape in nanoseconds."""
+
+    time_ns: int
+    kind: BoundKind
+    floor_ns: int
+
+
+def bound(limit: Limit, shape: Shape, ceilings: Ceilings) -> Bound:
+    """Evaluates the limit of a workload for a shape against measured ceilings."""
+    flops = limit.flops.number(shape.values)
+    parts = {
+        BoundKind.ARITHMETIC: flops / ceilings.flops,
+        BoundKind.MEMORY: limit.memory_bytes.number(shape.values) / ceilings.memory_bytes,
+        BoundKind.LINK: limit.link_bytes.number(shape.values) / ceilings.link_bytes,
+    }
+    kind = max(parts, key=lambda part: parts[part])
+    return Bound(
+        time_ns=round(parts[kind] * 1e9),
+        kind=kind,
+        floor_ns=round(flops / ceilings.peak_flops * 1e9),
+    )

@@ -1,0 +1,154 @@
+"""What an evaluation found: the timing of a candidate against incumbent and reference, per shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kerneltui.model.statistics import Interval, Verdict
+
+__all__ = [
+    "BaselineTime",
+    "BoundKind",
+    "Environment",
+    "FailureKind",
+    "Measurement",
+    "MeasurementStage",
+    "ShapeCalibration",
+    "ShapeMeasurement",
+    "Stage",
+]
+
+
+class Stage(StrEnum):
+    """The stages of an evaluation, in order."""
+
+    PATCH = "patch"
+    LINT = "lint"
+    COMPILE = "compile"
+    VERIFY = "verify"
+    SCREEN = "screen"
+    BENCHMARK = "benchmark"
+    CONFIRM = "confirm"
+
+
+class FailureKind(StrEnum):
+    """Why an evaluation ended without a measurement."""
+
+    REFUSED = "refused"
+    DUPLICATE = "duplicate"
+    COMPILE_ERROR = "compile_error"
+    MISMATCH = "mismatch"
+    TAMPERING = "tampering"
+    CRASH = "crash"
+    HANG = "hang"
+    OUT_OF_MEMORY = "out_of_memory"
+    KERNEL_ERROR = "kernel_error"
+    OVER_LIMIT = "over_limit"
+    TOO_SLOW = "too_slow"
+    HARNESS_FAULT = "harness_fault"
+
+
+class MeasurementStage(StrEnum):
+    """How far the measurement of a candidate went."""
+
+    BENCHMARK = "benchmark"
+    CONFIRMED = "confirmed"
+
+
+class BoundKind(StrEnum):
+    """Which ceiling limits a shape."""
+
+    ARITHMETIC = "arithmetic"
+    MEMORY = "memory"
+    LINK = "link"
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineTime:
+    """One baseline on one shape: median time in nanoseconds and the half-width of its interval."""
+
+    name: str
+    time_ns: int
+    half_width_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeCalibration:
+    """What was measured once per session for a shape.
+
+    `bound_ns` is the least time by the measured ceilings, `floor_ns` the time below which no honest
+    kernel can be (peak arithmetic), `reference` the best verified baseline.
+    """
+
+    shape: str
+    bound_ns: int
+    bound_kind: BoundKind
+    floor_ns: int
+    reference: str
+    baselines: tuple[BaselineTime, ...]
+    noise: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeMeasurement:
+    """The paired rounds of one shape, reduced.
+
+    Times are medians over rounds of the slowest rank, in nanoseconds; `interval` is the log-ratio to
+    the incumbent, `reference_interval` the log-ratio to the reference (negative is faster).
+    """
+
+    shape: str
+    rounds: int
+    candidate_ns: int
+    incumbent_ns: int
+    reference_ns: int
+    reference: str
+    interval: Interval
+    reference_interval: Interval
+    verdict: Verdict
+    bound_share: float
+
+    @property
+    def ratio(self) -> float:
+        """Reference time ÷ candidate time."""
+        return self.reference_ns / self.candidate_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A candidate's table over shapes, and what follows from it as a whole."""
+
+    stage: MeasurementStage
+    against: str
+    delta: float
+    shapes: tuple[ShapeMeasurement, ...]
+    geomean: Interval
+    verdict: Verdict
+    ratio: float
+    bound_share: float
+    groups: int
+    quarantine: str = ""
+
+    @property
+    def slower_shapes(self) -> tuple[str, ...]:
+        """The shapes on which the candidate is SLOWER than the incumbent."""
+        return tuple(part.shape for part in self.shapes if part.verdict is Verdict.SLOWER)
+
+    @property
+    def acceptable_by_rule(self) -> bool:
+        """Whether a rule may accept: geomean FASTER, no shape SLOWER, confirmed, not quarantined."""
+        return (
+            self.verdict is Verdict.FASTER
+            and not self.slower_shapes
+            and self.stage is MeasurementStage.CONFIRMED
+            and not self.quarantine
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The machine that measured, as text fields (CPU, cores, compiler, torch, sandbox, load)."""
+
+    items: Mapping[str, str]

@@ -1,0 +1,376 @@
+"""State: what the screen shows, a pure fold of events (DESIGN 1.2).
+
+`State.apply` takes one event and is the only way to change a state; live, replay and recovery all use
+it. It depends on the event and the state alone: no clock, no ids of its own, no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from kerneltui.model.candidate import (
+    AgentName,
+    Candidate,
+    CandidateState,
+    DecisionKind,
+    Origin,
+    Phase,
+)
+from kerneltui.model.errors import RecordError
+from kerneltui.model.event import (
+    AcceptRule,
+    AgentMessage,
+    BudgetSet,
+    Calibrated,
+    CandidateBuilt,
+    CandidateFailed,
+    CandidateMeasured,
+    CandidateProposed,
+    CandidateVerified,
+    ConstraintKind,
+    ConstraintSet,
+    Decided,
+    Decision,
+    EvaluationInterrupted,
+    EvaluationStarted,
+    Event,
+    PauseSet,
+    RuleSet,
+    SearchEnded,
+    SessionOpened,
+    SessionResumed,
+    ShapeInfo,
+    SteerDelivered,
+    Steered,
+)
+from kerneltui.model.measurement import ShapeCalibration
+from kerneltui.model.record import canonical_json, from_plain, parse_json, to_plain
+
+__all__ = ["Constraint", "DecisionRecord", "Message", "State", "SteerRecord", "fold"]
+
+MESSAGES_KEPT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """A decision that stands or was taken back: the incumbent before and after it."""
+
+    action: Decision
+    candidate: str
+    sha: str
+    by: str
+    note: str
+    at: int
+    incumbent_before: str
+
+
+@dataclass(frozen=True, slots=True)
+class SteerRecord:
+    """A message of the human and what became of it."""
+
+    number: int
+    to: str
+    text: str
+    at: int
+    delivered_to: str = ""
+    candidate: str = ""
+    answer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """An active constraint on the search."""
+
+    kind: ConstraintKind
+    field: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What an agent said."""
+
+    at: int
+    agent: str
+    text: str
+
+
+def _candidates() -> dict[str, Candidate]:
+    return {}
+
+
+def _shapes() -> dict[str, ShapeCalibration]:
+    return {}
+
+
+def _environment() -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(slots=True)
+class State:
+    """A session as folded so far. `position` is the number of events folded."""
+
+    position: int = 0
+    at: int = 0
+    session: str = ""
+    workload: str = ""
+    title: str = ""
+    target: str = ""
+    ranks: int = 0
+    seed: int = 0
+    agents: str = ""
+    rule: AcceptRule = AcceptRule.NONE
+    base: str = ""
+    incumbent: str = ""
+    main: str = ""
+    opened_at: int = 0
+    shapes: tuple[ShapeInfo, ...] = ()
+    workload_hash: str = ""
+    environment: Mapping[str, str] = field(default_factory=_environment)
+    delta: float = 0.0
+    calibrations: dict[str, ShapeCalibration] = field(default_factory=_shapes)
+    mutants: tuple[str, ...] = ()
+    candidates: dict[str, Candidate] = field(default_factory=_candidates)
+    decisions: tuple[DecisionRecord, ...] = ()
+    undone: tuple[DecisionRecord, ...] = ()
+    steers: tuple[SteerRecord, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    messages: tuple[Message, ...] = ()
+    paused: bool = False
+    budget_candidates: int | None = None
+    budget_ns: int | None = None
+    ended: str = ""
+
+    def state_of(self, candidate: str) -> CandidateState:
+        """Returns the word on screen for a candidate."""
+        return self.candidates[candidate].state(self.incumbent, self.base)
+
+    def pending(self) -> Iterator[Candidate]:
+        """Yields the candidates that wait for a decision, oldest first."""
+        waiting = (CandidateState.PEND, CandidateState.STALE, CandidateState.QUAR)
+        for candidate in self.candidates.values():
+            if candidate.state(self.incumbent, self.base) in waiting:
+                yield candidate
+
+    def counts(self) -> dict[CandidateState, int]:
+        """Returns how many candidates are in each state; the sum is all that was attempted."""
+        counts = dict.fromkeys(CandidateState, 0)
+        for candidate in self.candidates.values():
+            counts[candidate.state(self.incumbent, self.base)] += 1
+        return counts
+
+    def canonical(self) -> bytes:
+        """Returns the canonical JSON; two folds are equal when these bytes are."""
+        return canonical_json(self)
+
+    @classmethod
+    def from_canonical(cls, data: bytes) -> State:
+        """Builds a state from its canonical JSON, as kept in a snapshot or sent to a client."""
+        return from_plain(cls, parse_json(data))
+
+    def copy(self) -> State:
+        """Returns an independent state; records are shared since they never change."""
+        return replace(self, candidates=dict(self.candidates), calibrations=dict(self.calibrations))
+
+    def apply(self, event: Event) -> None:
+        """Folds one event.
+
+        Raises:
+            RecordError: The event speaks of a candidate that does not exist, so the journal is broken.
+        """
+        match event:
+            case SessionOpened():
+                self._open(event)
+            case SessionResumed():
+                self.environment = event.environment
+                self.ended = ""
+            case Calibrated():
+                self.delta = event.delta
+                self.calibrations = {part.shape: part for part in event.shapes}
+                self.mutants = event.mutants
+            case Decided():
+                self._decide(event)
+            case Steered():
+                record = SteerRecord(event.number, event.to, event.text, event.at)
+                self.steers = (*self.steers, record)
+            case SteerDelivered():
+                self._deliver(event)
+            case ConstraintSet():
+                self._constrain(event)
+            case RuleSet():
+                self.rule = event.rule
+            case PauseSet():
+                self.paused = event.paused
+            case BudgetSet():
+                self.budget_candidates = event.candidates
+                self.budget_ns = event.time_ns
+                self.ended = ""
+            case AgentMessage():
+                message = Message(event.at, event.agent, event.text)
+                self.messages = (*self.messages, message)[-MESSAGES_KEPT:]
+            case SearchEnded():
+                self.ended = event.reason
+            case _:
+                self._candidate(event)
+        self.position += 1
+        self.at = event.at
+
+    def _open(self, event: SessionOpened) -> None:
+        self.session = event.session
+        self.workload = event.workload
+        self.title = event.title
+        self.target = event.target
+        self.ranks = event.ranks
+        self.seed = event.seed
+        self.agents = event.agents
+        self.rule = event.rule
+        self.base = self.incumbent = event.base
+        self.main = event.base_sha
+        self.opened_at = event.at
+        self.shapes = event.shapes
+        self.workload_hash = event.workload_hash
+        self.environment = event.environment
+        self.candidates[event.base] = Candidate(
+            id=event.base,
+            sha=event.base_sha,
+            parents=(),
+            agent=AgentName.HUMAN,
+            origin=Origin.SEED,
+            reason=f"the seed {event.seed_file}",
+            directive=None,
+            proposed_at=event.at,
+            seed_file=event.seed_file,
+        )
+
+    def _candidate(
+        self,
+        event: CandidateProposed
+        | EvaluationStarted
+        | CandidateBuilt
+        | CandidateVerified
+        | CandidateMeasured
+        | CandidateFailed
+        | EvaluationInterrupted,
+    ) -> None:
+        if isinstance(event, CandidateProposed):
+            self._propose(event)
+            return
+        old = self.candidates.get(event.id)
+        if old is None:
+            raise RecordError(f"event {self.position + 1} names '{event.id}', never proposed")
+        match event:
+            case EvaluationStarted():
+                phase = Phase.MEASURING if event.rebench else Phase.BUILDING
+                new = replace(old, phase=phase, attempt=event.attempt, failure=None)
+            case CandidateBuilt():
+                new = replace(old, phase=Phase.CHECKING, build_ns=event.build_ns)
+            case CandidateVerified():
+                new = replace(old, phase=Phase.MEASURING, verify_note=event.note)
+            case CandidateMeasured():
+                new = replace(old, phase=Phase.MEASURED, measurement=event.measurement)
+            case CandidateFailed():
+                new = replace(old, phase=Phase.FAILED, failure=event.failure)
+            case EvaluationInterrupted():
+                new = replace(old, phase=Phase.INTERRUPTED)
+        self.candidates[event.id] = new
+
+    def _propose(self, event: CandidateProposed) -> None:
+        self.candidates[event.id] = Candidate(
+            id=event.id,
+            sha=event.sha,
+            parents=event.parents,
+            agent=event.agent,
+            origin=event.origin,
+            reason=event.reason,
+            directive=event.directive,
+            proposed_at=event.at,
+            generation=event.generation,
+            seed_file=event.seed_file,
+            configuration=event.configuration,
+        )
+
+    def _decide(self, event: Decided) -> None:
+        candidate = self.candidates.get(event.candidate)
+        if candidate is None:
+            raise RecordError(f"a decision names '{event.candidate}', never proposed")
+        if event.action is Decision.UNDO:
+            self._undo(event)
+            return
+        action = event.action
+        if action is Decision.REDO:
+            action = event.of or Decision.ACCEPT
+            self.undone = self.undone[:-1]
+        else:
+            self.undone = ()
+        record = DecisionRecord(
+            action,
+            event.candidate,
+            event.sha,
+            event.by,
+            event.note,
+            event.at,
+            self.incumbent,
+        )
+        self.decisions = (*self.decisions, record)
+        accepted = action is Decision.ACCEPT
+        self.candidates[event.candidate] = replace(
+            candidate,
+            decision=DecisionKind.ACCEPTED if accepted else DecisionKind.REJECTED,
+            decided_by=event.by,
+            note=event.note,
+        )
+        if accepted:
+            self.incumbent = event.candidate
+        self.main = event.main
+
+    def _undo(self, event: Decided) -> None:
+        if not self.decisions:
+            raise RecordError("an undo without a decision")
+        record = self.decisions[-1]
+        self.decisions = self.decisions[:-1]
+        self.undone = (*self.undone, record)
+        self.candidates[record.candidate] = replace(
+            self.candidates[record.candidate],
+            decision=DecisionKind.NONE,
+            decided_by="",
+            note="",
+        )
+        self.incumbent = record.incumbent_before
+        self.main = event.main
+
+    def _deliver(self, event: SteerDelivered) -> None:
+        self.steers = tuple(
+            replace(
+                record,
+                delivered_to=event.agent,
+                candidate=event.candidate or record.candidate,
+                answer=event.answer,
+            )
+            if record.number == event.number
+            else record
+            for record in self.steers
+        )
+
+    def _constrain(self, event: ConstraintSet) -> None:
+        constraint = Constraint(event.kind, event.field, event.value)
+        others = [c for c in self.constraints if c != constraint]
+        if event.kind is ConstraintKind.PIN:
+            others = [c for c in others if c.kind is not ConstraintKind.PIN]
+        if event.kind is ConstraintKind.FORCE:
+            others = [c for c in others if (c.kind, c.field) != (event.kind, event.field)]
+        self.constraints = (*others, constraint) if event.active else tuple(others)
+
+
+def fold(events: Iterable[Event], state: State | None = None) -> State:
+    """Folds events into a new state, or on into the given one, and returns it."""
+    state = State() if state is None else state
+    for event in events:
+        state.apply(event)
+    return state
+
+
+def plain_state(state: State) -> dict[str, object]:
+    """Returns the state as plain JSON data."""
+    return to_plain(state)

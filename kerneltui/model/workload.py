@@ -1,0 +1,409 @@
+"""The workload: the problem that kernels solve, read from `workloads/<name>/workload.toml`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, cast
+
+from kerneltui.model.errors import DefinitionError, ExpressionError
+from kerneltui.model.expression import Expression, parse_expression
+
+__all__ = [
+    "DTYPE_BYTES",
+    "Limit",
+    "Role",
+    "Shape",
+    "TargetSpec",
+    "Tensor",
+    "Tolerance",
+    "Workload",
+    "load_workload",
+    "parse_workload",
+]
+
+DTYPE_BYTES = {
+    "float32": 4,
+    "float64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "int64": 8,
+}
+SCHEMA = 1
+_TAGS = ("tune", "test", "hidden")
+
+
+class Role(StrEnum):
+    """What a tensor is to the kernel."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    INOUT = "inout"
+    SCALE = "scale"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One problem size: a name for the screen, its dimensions, its tags and its number of ranks."""
+
+    name: str
+    dimensions: Mapping[str, int]
+    tags: tuple[str, ...]
+    ranks: int
+
+    @property
+    def values(self) -> dict[str, int]:
+        """Dimensions and RANKS, as expressions see them."""
+        return {**self.dimensions, "RANKS": self.ranks}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of the workload.
+
+    `shard` is the axis that is shared out over the ranks (rank r owns rows floor(rM/P) to
+    floor((r+1)M/P)), or None if every rank holds the whole. A `symmetric` tensor can be stored to by
+    its peers. A `packed` input may be kept in another layout from call to call.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Expression, ...]
+    role: Role
+    shard: int | None = None
+    symmetric: bool = False
+    packed: bool = False
+    distribution: str = "normal"
+
+    def extent(self, shape: Shape) -> tuple[int, ...]:
+        """Returns the global extent for a problem size."""
+        return tuple(int(axis.number(shape.values)) for axis in self.shape)
+
+    def local(self, shape: Shape, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Returns local extent and offset of the shard of a rank."""
+        extent = list(self.extent(shape))
+        offset = [0] * len(extent)
+        if self.shard is not None:
+            rows = extent[self.shard]
+            first = rank * rows // shape.ranks
+            extent[self.shard] = (rank + 1) * rows // shape.ranks - first
+            offset[self.shard] = first
+        return tuple(extent), tuple(offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How near an output must be to the oracle.
+
+    An element may differ by `factor` * eps(dtype) * sqrt(reduction length) * RMS of the output; the
+    whole may not have more than `library` times the error of the vendor library on the same input.
+    """
+
+    factor: float
+    reduction: Expression
+    library: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What one rank must do at least, for the bound: operations, memory bytes, link bytes."""
+
+    flops: Expression
+    memory_bytes: Expression
+    link_bytes: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpec:
+    """What the workload is on one target."""
+
+    name: str
+    ranks: int
+    seed: str
+    library: tuple[str, ...]
+    baselines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A validated workload definition and the folder that it was read from."""
+
+    name: str
+    folder: Path
+    title: str
+    dimensions: tuple[str, ...]
+    dtype: str
+    accumulate: str
+    targets: Mapping[str, TargetSpec]
+    shapes: tuple[Shape, ...]
+    tensors: tuple[Tensor, ...]
+    tolerance: Tolerance
+    limit: Limit
+    comparison: str = "elementwise"
+    text: str = field(default="", repr=False)
+
+    def shapes_for(self, tag: str) -> tuple[Shape, ...]:
+        """Returns the shapes with a tag (`tune`, `test`, `hidden`)."""
+        return tuple(shape for shape in self.shapes if tag in shape.tags)
+
+    @property
+    def root(self) -> Path:
+        """The project root: the nearest ancestor that has `kernels/`."""
+        for parent in self.folder.resolve().parents:
+            if (parent / "kernels").is_dir():
+                return parent
+        return self.folder.resolve().parent.parent
+
+    @property
+    def kernels(self) -> Path:
+        """The folder of the library kernels of this workload."""
+        return self.root / "kernels" / self.name
+
+
+def load_workload(folder: Path) -> Workload:
+    """Reads and validates `workload.toml` of a folder.
+
+    Raises:
+        DefinitionError: The file is missing or says something that it must not.
+    """
+    file = folder / "workload.toml"
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+        raise DefinitionError(str(file), "file", f"cannot be read ({problem})") from error
+    return parse_workload(text, folder)
+
+
+def parse_workload(text: str, folder: Path) -> Workload:
+    """Validates the text of a `workload.toml`.
+
+    Raises:
+        DefinitionError: Names file, key and what was expected.
+    """
+    file = str(folder / "workload.toml")
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DefinitionError(file, "TOML", str(error)) from error
+    reader = _Reader(file, "", table)
+    schema = reader.integer("schema")
+    if schema != SCHEMA:
+        raise DefinitionError(file, "schema", f"is {schema}, this kerneltui reads {SCHEMA}")
+    dimensions = reader.words("dimensions")
+    targets = {name: _target(part, name) for name, part in reader.tables("target").items()}
+    if not targets:
+        raise DefinitionError(file, "target", "expected at least one [target.NAME] table")
+    ranks = next(iter(targets.values())).ranks
+    shapes = tuple(_shape(part, dimensions, ranks) for part in reader.list_of_tables("shape"))
+    names = [shape.name for shape in shapes]
+    doubled = [name for name in names if names.count(name) > 1]
+    if doubled:
+        raise DefinitionError(file, "shape", f"{doubled[0]} is listed twice")
+    if not any("tune" in shape.tags for shape in shapes):
+        raise DefinitionError(file, "shape", "expected at least one shape with the tag 'tune'")
+    tensors = tuple(_tensor(part) for part in reader.list_of_tables("tensor"))
+    if not any(tensor.role in (Role.OUTPUT, Role.INOUT) for tensor in tensors):
+        raise DefinitionError(file, "tensor", "expected at least one with role 'output'")
+    workload = Workload(
+        name=folder.resolve().name,
+        folder=folder,
+        title=reader.word("title"),
+        dimensions=dimensions,
+        dtype=reader.choice("dtype", DTYPE_BYTES),
+        accumulate=reader.choice("accumulate", DTYPE_BYTES),
+        targets=targets,
+        shapes=shapes,
+        tensors=tensors,
+        tolerance=_tolerance(reader.table("tolerance")),
+        limit=_limit(reader.table("limit")),
+        comparison=reader.choice("comparison", ("elementwise",), default="elementwise"),
+        text=text,
+    )
+    reader.finish()
+    _check_expressions(workload, file)
+    return workload
+
+
+def _check_expressions(workload: Workload, file: str) -> None:
+    """Evaluates every expression once, so that a wrong name is found now and not in a session."""
+    shape = workload.shapes[0]
+    try:
+        for tensor in workload.tensors:
+            extent = tensor.extent(shape)
+            if tensor.shard is not None and tensor.shard >= len(extent):
+                raise DefinitionError(file, f"tensor {tensor.name}.shard", "no such axis")
+        limit = workload.limit
+        for part in (
+            limit.flops,
+            limit.memory_bytes,
+            limit.link_bytes,
+            workload.tolerance.reduction,
+        ):
+            part.number(shape.values)
+    except ExpressionError as error:
+        raise DefinitionError(file, "expression", str(error)) from error
+
+
+def _target(reader: _Reader, name: str) -> TargetSpec:
+    spec = TargetSpec(
+        name=name,
+        ranks=reader.integer("ranks", minimum=1),
+        seed=reader.word("seed"),
+        library=reader.words("library", default=()),
+        baselines=reader.words("baselines"),
+    )
+    reader.finish()
+    return spec
+
+
+def _shape(reader: _Reader, dimensions: tuple[str, ...], default_ranks: int) -> Shape:
+    values = {name: reader.integer(name, minimum=1) for name in dimensions}
+    tags = reader.words("tags")
+    for tag in tags:
+        if tag not in _TAGS:
+            raise reader.error("tags", f"'{tag}' is not one of {', '.join(_TAGS)}")
+    name = "x".join(str(value) for value in values.values())
+    ranks = reader.integer("ranks", minimum=1, default=default_ranks)
+    name += "" if ranks == default_ranks else f" P{ranks}"
+    shape = Shape(reader.word("name", default=name), values, tags, ranks)
+    reader.finish()
+    return shape
+
+
+def _tensor(reader: _Reader) -> Tensor:
+    tensor = Tensor(
+        name=reader.word("name"),
+        dtype=reader.choice("dtype", DTYPE_BYTES),
+        shape=tuple(reader.expression_text(axis, "shape") for axis in reader.words("shape")),
+        role=Role(reader.choice("role", [role.value for role in Role])),
+        shard=reader.optional_integer("shard"),
+        symmetric=reader.flag("symmetric"),
+        packed=reader.flag("packed"),
+        distribution=reader.choice("distribution", ("normal", "uniform"), default="normal"),
+    )
+    reader.finish()
+    return tensor
+
+
+def _tolerance(reader: _Reader) -> Tolerance:
+    tolerance = Tolerance(
+        factor=reader.number("factor"),
+        reduction=reader.expression("reduction"),
+        library=reader.number("library"),
+    )
+    reader.finish()
+    return tolerance
+
+
+def _limit(reader: _Reader) -> Limit:
+    limit = Limit(
+        flops=reader.expression("flops"),
+        memory_bytes=reader.expression("memory_bytes"),
+        link_bytes=reader.expression("link_bytes"),
+    )
+    reader.finish()
+    return limit
+
+
+_MISSING: Any = object()
+
+
+class _Reader:
+    """Takes typed values out of a TOML table and names the key when one does not fit."""
+
+    def __init__(self, file: str, prefix: str, table: Mapping[str, Any]) -> None:
+        self._file = file
+        self._prefix = prefix
+        self._table = table
+        self._taken: set[str] = set()
+
+    def error(self, key: str, problem: str) -> DefinitionError:
+        return DefinitionError(self._file, f"{self._prefix}{key}", problem)
+
+    def finish(self) -> None:
+        unknown = [key for key in self._table if key not in self._taken]
+        if unknown:
+            known = ", ".join(sorted(self._taken))
+            raise self.error(unknown[0], f"unknown key; known here: {known}")
+
+    def _take(self, key: str, kinds: type | tuple[type, ...], what: str, default: Any) -> Any:
+        self._taken.add(key)
+        value = self._table.get(key, default)
+        if value is _MISSING:
+            raise self.error(key, f"is missing, expected {what}")
+        if value is not default and (
+            not isinstance(value, kinds) or (isinstance(value, bool) and bool not in _tuple(kinds))
+        ):
+            raise self.error(key, f"expected {what}, found {value!r}")
+        return value
+
+    def word(self, key: str, default: str = _MISSING) -> str:
+        return self._take(key, str, "a text", default)
+
+    def number(self, key: str) -> float:
+        return float(self._take(key, (int, float), "a number", _MISSING))
+
+    def integer(self, key: str, *, minimum: int | None = None, default: int = _MISSING) -> int:
+        value: int = self._take(key, int, "an integer", default)
+        if minimum is not None and value < minimum:
+            raise self.error(key, f"is {value}, expected at least {minimum}")
+        return value
+
+    def optional_integer(self, key: str) -> int | None:
+        return self._take(key, int, "an integer", None)
+
+    def flag(self, key: str) -> bool:
+        return self._take(key, bool, "true or false", False)
+
+    def choice(self, key: str, legal: Any, default: str = _MISSING) -> str:
+        value = self.word(key, default)
+        if value not in legal:
+            raise self.error(key, f"'{value}' is not one of {', '.join(legal)}")
+        return value
+
+    def words(self, key: str, default: tuple[str, ...] = _MISSING) -> tuple[str, ...]:
+        value: Any = self._take(key, list, "a list of texts", default)
+        if value is default:
+            return default
+        items = cast("list[Any]", value)
+        if not all(isinstance(item, str) for item in items):
+            raise self.error(key, f"expected a list of texts, found {items!r}")
+        return tuple(items)
+
+    def expression(self, key: str) -> Expression:
+        return self.expression_text(
+            str(self._take(key, (str, int), "an expression", _MISSING)), key
+        )
+
+    def expression_text(self, text: str, key: str) -> Expression:
+        try:
+            return parse_expression(text)
+        except ExpressionError as error:
+            raise self.error(key, str(error)) from error
+
+    def table(self, key: str) -> _Reader:
+        value: Any = self._take(key, dict, "a table", _MISSING)
+        return _Reader(self._file, f"{self._prefix}{key}.", value)
+
+    def tables(self, key: str) -> dict[str, _Reader]:
+        value: Any = self._take(key, dict, "tables", _MISSING)
+        return {
+            name: _Reader(self._file, f"{self._prefix}{key}.{name}.", part)
+            for name, part in cast("dict[str, Any]", value).items()
+        }
+
+    def list_of_tables(self, key: str) -> list[_Reader]:
+        value: Any = self._take(key, list, f"[[{key}]] tables", _MISSING)
+        return [
+            _Reader(self._file, f"{self._prefix}{key}[{index}].", part)
+            for index, part in enumerate(cast("list[Any]", value))
+        ]
+
+
+def _tuple(kinds: type | tuple[type, ...]) -> tuple[type, ...]:
+    return kinds if isinstance(kinds, tuple) else (kinds,)
