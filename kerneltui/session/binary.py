@@ -99,7 +99,7 @@ class GitBinary:
                 yield words[0].decode(), data[:size]
             errors = listing.stderr.read() + reading.stderr.read()
             if listing.wait() or reading.wait():
-                raise SessionDamaged(f"the journal cannot be read: {last_line(errors)}")
+                raise SessionDamaged(f"the journal cannot be read: {reason(errors)}")
         finally:
             for process in (reading, listing):
                 with suppress(ProcessLookupError):
@@ -163,6 +163,9 @@ def environment(*, user_config: bool) -> dict[str, str]:
     if "GIT_EXEC_PATH" in os.environ:  # where git itself is installed
         clean["GIT_EXEC_PATH"] = os.environ["GIT_EXEC_PATH"]
     clean |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_REPLACE_OBJECTS": "1"}
+    # A ref that git moves gets a line in its reflog, and that line a name.
+    for role in ("AUTHOR", "COMMITTER"):
+        clean |= {f"GIT_{role}_NAME": "kerneltui", f"GIT_{role}_EMAIL": "kerneltui@localhost"}
     # `git init` of future versions may choose other formats by default.
     clean |= {"GIT_DEFAULT_HASH": "sha1", "GIT_DEFAULT_REF_FORMAT": "files"}
     if not user_config:
@@ -170,10 +173,11 @@ def environment(*, user_config: bool) -> dict[str, str]:
     return clean
 
 
-def last_line(errors: bytes) -> str:
-    """The line of git's error output that says most: the last one that is not blank."""
-    lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no reason given"
+def reason(errors: bytes) -> str:
+    """The line of git's error output that says most: the first fatal one, else the last."""
+    lines = [line.strip() for line in errors.decode("utf-8", "replace").splitlines()]
+    fatal = [line for line in lines if line.startswith("fatal:")]
+    return (fatal or [line for line in lines if line][-1:] or ["no reason given"])[0]
 
 
 def check_status(arguments: Sequence[str], status: int, errors: bytes) -> None:
@@ -185,7 +189,8 @@ def check_status(arguments: Sequence[str], status: int, errors: bytes) -> None:
     """
     if status == 0:
         return
+    command = arguments[2] if arguments[0] == "-c" else arguments[0]
     text = errors.decode("utf-8", "replace")
     if any(sign in text for sign in _NO_ROOM):
-        raise SessionFull(f"git {arguments[0]}: no room to write; free some space")
-    raise SessionError(f"git {arguments[0]} failed ({status}): {last_line(errors)}")
+        raise SessionFull(f"git {command}: no room to write; free some space")
+    raise SessionError(f"git {command} failed ({status}): {reason(errors)}")

@@ -197,6 +197,10 @@ class Session:
         """The commit of a candidate, or None."""
         return self._refs.read(candidate_ref(identifier))
 
+    def refs(self) -> dict[str, str]:
+        """Every ref: name to sha."""
+        return self._refs.list()
+
     def candidates(self) -> dict[str, str]:
         """Every candidate: id to commit."""
         found = self._refs.list(CANDIDATES)
@@ -292,14 +296,8 @@ class Session:
         Raises:
             SessionFull: there is no room; `main` has not moved.
         """
-        self._require_writer()
-        with self._guard:
-            old = self.main
-            tree = self._objects.commit(candidate).tree
-            message = compose_message(subject, body, trailers)
-            sha = self._write_commit(Commit(tree, (old, candidate), message), at_ns=at_ns)
-            self._move(MAIN, sha, old=old, message=f"accept: {subject}", at_ns=at_ns)
-        return sha
+        message = compose_message(subject, body, trailers)
+        return self._advance(candidate, (candidate,), message, f"accept: {subject}", at_ns)
 
     def restore(
         self, tree_of: str, *, subject: str, body: str, trailers: Trailers, at_ns: int
@@ -309,14 +307,8 @@ class Session:
         Raises:
             SessionFull: there is no room; `main` has not moved.
         """
-        self._require_writer()
-        with self._guard:
-            old = self.main
-            tree = self._objects.commit(tree_of).tree
-            message = compose_message(subject, body, trailers)
-            sha = self._write_commit(Commit(tree, (old,), message), at_ns=at_ns)
-            self._move(MAIN, sha, old=old, message=f"restore: {subject}", at_ns=at_ns)
-        return sha
+        message = compose_message(subject, body, trailers)
+        return self._advance(tree_of, (), message, f"restore: {subject}", at_ns)
 
     def add_note(self, sha: str, body: bytes, *, at_ns: int) -> None:
         """Notes an evaluation on a commit, in the place of an earlier one."""
@@ -401,6 +393,17 @@ class Session:
     def _writing_person(self) -> Person:
         self._require_writer()
         return self.person
+
+    def _advance(
+        self, tree_of: str, further: tuple[str, ...], message: bytes, reason: str, at_ns: int
+    ) -> str:
+        self._require_writer()
+        with self._guard:
+            old = self.main
+            commit = Commit(self.tree_sha(tree_of), (old, *further), message)
+            sha = self._write_commit(commit, at_ns=at_ns)
+            self._move(MAIN, sha, old=old, message=reason, at_ns=at_ns)
+        return sha
 
     def _write_commit(self, commit: Commit, *, at_ns: int, author: Person | None = None) -> str:
         data = encode_commit(
