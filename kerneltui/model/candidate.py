@@ -73,7 +73,7 @@ class DecisionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an evaluation ended: stage, kind, one readable line, hash of the full log (or empty)."""
+    """Why an evaluation ended: stage, kind, one readable line, `name@sha256` of the log or empty."""
 
     stage: Stage
     kind: FailureKind

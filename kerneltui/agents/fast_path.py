@@ -1,0 +1,85 @@
+"""The offline fast path: from the host-driven seed to the library's device-initiated kernel.
+
+It proposes the library kernels of the workload one after the other, each as a transform of the kernel on
+`main`, and stops at the first that is verified and measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kerneltui.agents.port import Proposal, SearchView
+from kerneltui.model.candidate import AgentName, Candidate, Origin, Phase
+from kerneltui.model.directive import Backend
+from kerneltui.model.kernel import Kernel
+
+__all__ = ["OfflineFastPath", "landing_point"]
+
+
+def landing_point(view: SearchView) -> Candidate | None:
+    """Returns the first candidate that is device-initiated, verified and measured, if any."""
+    for candidate in view.state.candidates.values():
+        device = candidate.directive is not None and candidate.directive.backend is not Backend.HOST
+        if device and candidate.phase is Phase.MEASURED:
+            return candidate
+    return None
+
+
+@dataclass(slots=True)
+class OfflineFastPath:
+    """Takes the transform from the library, in the order in which the workload lists it."""
+
+    library: Sequence[Kernel]
+    name: AgentName = AgentName.FAST
+
+    def propose(self, view: SearchView) -> Proposal | None:
+        """Returns the next library kernel that was not tried, until one has landed."""
+        if landing_point(view) is not None or self._running(view):
+            return None
+        tried = {
+            candidate.seed_file
+            for candidate in view.state.candidates.values()
+            if candidate.agent is AgentName.FAST
+        }
+        for kernel in self.library:
+            if kernel.file in tried:
+                continue
+            directive = kernel.directive(view.shapes[0])
+            return Proposal(
+                source=kernel.source,
+                reason=f"{kernel.file}: {directive.placement}, {directive.backend} by the rank itself",
+                agent=self.name,
+                origin=Origin.TRANSFORM,
+                parents=(view.state.incumbent,),
+                directive=directive,
+                seed_file=kernel.file,
+                generation=1,
+                configuration={name: str(value) for name, value in kernel.configuration.items()},
+            )
+        return None
+
+    def status(self, view: SearchView) -> str:
+        """Returns what the fast path does."""
+        landed = landing_point(view)
+        if landed is not None:
+            return f"landed at {landed.id}"
+        if self._running(view):
+            return "waits for the evaluation of its kernel"
+        return "no library kernel is left to try" if self.propose(view) is None else "proposing"
+
+    def answer(self, text: str) -> str:
+        """Says that the offline fast path cannot read prose."""
+        return "the offline fast path takes kernels from the library and cannot read notes"
+
+    def refusals(self) -> tuple[str, ...]:
+        """Returns nothing: the library is not bound by constraints."""
+        return ()
+
+    @staticmethod
+    def _running(view: SearchView) -> bool:
+        under_way = (Phase.PROPOSED, Phase.BUILDING, Phase.CHECKING, Phase.MEASURING)
+        return any(
+            candidate.agent is AgentName.FAST and candidate.phase in (*under_way, Phase.INTERRUPTED)
+            for candidate in view.state.candidates.values()
+        )

@@ -1,0 +1,71 @@
+"""What the engine asks of an agent, and what an agent hands out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kerneltui.model.candidate import AgentName, Origin
+from kerneltui.model.directive import Directive
+from kerneltui.model.state import State
+
+__all__ = ["Agent", "Proposal", "SearchView"]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchView:
+    """What an agent may look at: the folded state, kernel sources, the shapes to be fast on.
+
+    Attributes:
+        state: The state now; read-only by agreement.
+        source: Returns the kernel text of a candidate by its id.
+        shapes: Dimensions and RANKS of every tune shape.
+        kernel_file: The name of kernel files on this target, such as `kernel.cpp`.
+    """
+
+    state: State
+    source: Callable[[str], str]
+    shapes: Sequence[Mapping[str, int]]
+    kernel_file: str
+
+
+def _nothing() -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A whole kernel text that is worth an evaluation, with its directive and its reason."""
+
+    source: str
+    reason: str
+    agent: AgentName
+    origin: Origin
+    parents: tuple[str, ...]
+    directive: Directive | None
+    seed_file: str
+    generation: int
+    configuration: Mapping[str, str] = field(default_factory=_nothing)
+
+
+class Agent(Protocol):
+    """Proposes candidates. Called from one thread; must not block for longer than a second."""
+
+    name: AgentName
+
+    def propose(self, view: SearchView) -> Proposal | None:
+        """Returns the next proposal, or None if there is nothing to propose now."""
+        ...
+
+    def status(self, view: SearchView) -> str:
+        """Returns one line on what the agent does or waits for."""
+        ...
+
+    def answer(self, text: str) -> str:
+        """Answers a steering message in one line."""
+        ...
+
+    def refusals(self) -> tuple[str, ...]:
+        """Returns the constraints that it cannot follow and why, once each."""
+        ...

@@ -1,0 +1,257 @@
+"""The offline slow path: the search strategy over tunables and directive values.
+
+Every proposal is an ordinary change of the kernel text with a one-line reason. What the agent knows is
+told to it again from the state, so a resumed session goes on where it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kerneltui.agents.fast_path import landing_point
+from kerneltui.agents.port import Proposal, SearchView
+from kerneltui.model.candidate import (
+    AgentName,
+    Candidate,
+    DecisionKind,
+    Origin,
+    Phase,
+)
+from kerneltui.model.errors import DefinitionError
+from kerneltui.model.event import ConstraintKind
+from kerneltui.model.expression import Value
+from kerneltui.model.kernel import Kernel, parse_kernel
+from kerneltui.model.measurement import FailureKind
+from kerneltui.model.state import Constraint
+from kerneltui.search.offline import OfflineStrategy
+from kerneltui.search.parameter import Constraint as SpaceConstraint
+from kerneltui.search.parameter import Parameter, SpaceError
+from kerneltui.search.space import Space
+from kerneltui.search.strategy import Move, Strategy
+
+__all__ = ["OfflineSlowPath", "kernel_space"]
+
+# A screened-out candidate was at least this much slower than the incumbent (DESIGN 9).
+_SCREENED = math.log(1.5)
+
+
+def kernel_space(kernel: Kernel, shapes: list[Mapping[str, int]]) -> Space:
+    """Returns the space of a kernel's tunables, with its constraints held for every shape.
+
+    Raises:
+        SpaceError: No configuration is valid.
+    """
+    parameters = [Parameter(t.name, t.values, t.value) for t in kernel.tunables]
+    names = {parameter.name for parameter in parameters}
+    constraints = [
+        SpaceConstraint(
+            tuple(sorted(tunable.condition.names & names)),
+            lambda values, condition=tunable.condition: all(
+                condition.holds({**shape, **values}) for shape in shapes
+            ),
+        )
+        for tunable in kernel.tunables
+        if tunable.condition is not None
+    ]
+    return Space.of(parameters, constraints)
+
+
+def _texts() -> dict[tuple[Value, ...], str]:
+    return {}
+
+
+def _told() -> dict[str, tuple[Phase, int]]:
+    return {}
+
+
+@dataclass(slots=True)
+class OfflineSlowPath:
+    """Evolves the landing point of the fast path by its declared choices."""
+
+    seed: int
+    budget: int
+    name: AgentName = AgentName.SLOW
+    _kernel: Kernel | None = None
+    _strategy: Strategy | None = None
+    _ids: dict[tuple[Value, ...], str] = field(default_factory=_texts)
+    _told: dict[str, tuple[Phase, int]] = field(default_factory=_told)
+    _rejected: set[str] = field(default_factory=lambda: set[str]())
+    _constraints: tuple[Constraint, ...] = ()
+    _refused: tuple[str, ...] = ()
+
+    def propose(self, view: SearchView) -> Proposal | None:
+        """Returns the strategy's next configuration as a kernel text."""
+        strategy = self._prepare(view)
+        kernel = self._kernel
+        if strategy is None or kernel is None:
+            return None
+        self._catch_up(view, strategy, kernel)
+        answers = strategy.ask(1)
+        if not answers:
+            return None
+        answer = answers[0]
+        configuration = dict(zip(self._names(), answer.configuration, strict=True))
+        landed = landing_point(view)
+        parents = [
+            self._ids[part]
+            for part in (answer.parent, answer.second_parent)
+            if part is not None and part in self._ids
+        ]
+        parent = parents[0] if parents else (landed.id if landed else view.state.incumbent)
+        base = self._base_text(view, parent)
+        generation = 1 + view.state.candidates[parent].generation
+        changed = base.render(configuration)
+        return Proposal(
+            source=changed,
+            reason=answer.reason,
+            agent=self.name,
+            origin=Origin.CROSSOVER if answer.move is Move.CROSSOVER else Origin.TUNABLES,
+            parents=tuple(dict.fromkeys(parents)) or (parent,),
+            directive=parse_kernel(changed, base.file).directive(view.shapes[0]),
+            seed_file=kernel.file,
+            generation=generation,
+            configuration={key: str(value) for key, value in configuration.items()},
+        )
+
+    def status(self, view: SearchView) -> str:
+        """Returns what the slow path does."""
+        if landing_point(view) is None:
+            return "waits for the fast path"
+        if self._strategy is None:
+            return "enumerating the space"
+        return f"searching {len(self._names())} choices"
+
+    def answer(self, text: str) -> str:
+        """Says what the offline strategy can take."""
+        return "the offline search cannot read prose; it follows /pin, /ban and /force"
+
+    def refusals(self) -> tuple[str, ...]:
+        """Returns the constraints that could not be followed and why, since the last call."""
+        refused, self._refused = self._refused, ()
+        return refused
+
+    def _prepare(self, view: SearchView) -> Strategy | None:
+        if self._strategy is not None:
+            return self._strategy
+        landed = landing_point(view)
+        if landed is None:
+            return None
+        kernel = parse_kernel(view.source(landed.id), landed.seed_file)
+        space = kernel_space(kernel, list(view.shapes))
+        start = tuple(kernel.configuration.values())
+        self._kernel = kernel
+        self._strategy = OfflineStrategy(space, self.seed, [start], budget=self.budget)
+        return self._strategy
+
+    def _names(self) -> tuple[str, ...]:
+        return tuple(self._kernel.configuration) if self._kernel else ()
+
+    def _base_text(self, view: SearchView, parent: str) -> Kernel:
+        """The parent's text if it has the same choices, else the landing point's."""
+        kernel = self._kernel
+        assert kernel is not None
+        try:
+            own = parse_kernel(view.source(parent), kernel.file)
+        except DefinitionError:
+            return kernel
+        same = [(t.name, t.values) for t in own.tunables] == [
+            (t.name, t.values) for t in kernel.tunables
+        ]
+        return own if same else kernel
+
+    def _catch_up(self, view: SearchView, strategy: Strategy, kernel: Kernel) -> None:
+        for candidate in view.state.candidates.values():
+            configuration = self._configuration(candidate, kernel)
+            if configuration is None:
+                continue
+            self._ids.setdefault(configuration, candidate.id)
+            mark = (candidate.phase, candidate.attempt)
+            if self._told.get(candidate.id) != mark:
+                self._tell(view, strategy, candidate, configuration)
+            if candidate.decision is DecisionKind.REJECTED and candidate.id not in self._rejected:
+                self._rejected.add(candidate.id)
+                # A rule rejects for the numbers, which the strategy has; a human for reasons of his own.
+                if candidate.decided_by == "human":
+                    strategy.reject(configuration)
+        self._steer(view, strategy)
+
+    def _tell(
+        self,
+        view: SearchView,
+        strategy: Strategy,
+        candidate: Candidate,
+        configuration: tuple[Value, ...],
+    ) -> None:
+        mark = (candidate.phase, candidate.attempt)
+        if candidate.phase is Phase.MEASURED and candidate.measurement is not None:
+            value = -math.log(candidate.measurement.ratio)
+            strategy.tell(configuration, value, label=candidate.id)
+        elif candidate.phase is Phase.FAILED and candidate.failure is not None:
+            if candidate.failure.kind is FailureKind.HARNESS_FAULT:
+                return
+            if candidate.failure.kind is FailureKind.TOO_SLOW:
+                incumbent = view.state.candidates[view.state.incumbent].measurement
+                anchor = -math.log(incumbent.ratio) if incumbent else 0.0
+                strategy.tell(configuration, anchor + _SCREENED, screened=True, label=candidate.id)
+            else:
+                strategy.tell(configuration, None, label=candidate.id)
+        else:
+            return
+        self._told[candidate.id] = mark
+
+    def _configuration(self, candidate: Candidate, kernel: Kernel) -> tuple[Value, ...] | None:
+        if candidate.origin not in (Origin.TRANSFORM, Origin.TUNABLES, Origin.CROSSOVER):
+            return None
+        values: list[Value] = []
+        for tunable in kernel.tunables:
+            text = candidate.configuration.get(tunable.name)
+            match = [value for value in tunable.values if str(value) == text]
+            if not match:
+                return None
+            values.append(match[0])
+        return tuple(values)
+
+    def _steer(self, view: SearchView, strategy: Strategy) -> None:
+        wanted = view.state.constraints
+        if wanted == self._constraints:
+            return
+        kernel = self._kernel
+        assert kernel is not None
+        lifted = [c for c in self._constraints if c not in wanted and c.field]
+        for name in {constraint.field for constraint in lifted}:
+            strategy.release(name)
+        again = {constraint.field for constraint in lifted}
+        for constraint in wanted:
+            if constraint in self._constraints and constraint.field not in again:
+                continue
+            try:
+                self._apply(view, strategy, kernel, constraint)
+            except (SpaceError, KeyError) as error:
+                self._refused = (*self._refused, f"{constraint.kind}: {error}")
+        self._constraints = wanted
+
+    def _apply(
+        self, view: SearchView, strategy: Strategy, kernel: Kernel, constraint: Constraint
+    ) -> None:
+        if constraint.kind is ConstraintKind.PIN:
+            candidate = view.state.candidates[constraint.value]
+            configuration = self._configuration(candidate, kernel)
+            if configuration is None:
+                raise SpaceError(f"{constraint.value} has not the choices of {kernel.file}")
+            strategy.pin(configuration)
+            return
+        value = self._value(kernel, constraint)
+        if constraint.kind is ConstraintKind.BAN:
+            strategy.ban(constraint.field, value)
+        else:
+            strategy.force(constraint.field, value)
+
+    @staticmethod
+    def _value(kernel: Kernel, constraint: Constraint) -> Value:
+        for tunable in kernel.tunables:
+            if tunable.name == constraint.field:
+                return Parameter(tunable.name, tunable.values).parse(constraint.value)
+        names = ", ".join(tunable.name for tunable in kernel.tunables)
+        raise SpaceError(f"'{constraint.field}' is not one of {names}")

@@ -1,0 +1,212 @@
+"""Runs evaluations in a thread of their own, one at a time, and posts what happens to the tuner."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kerneltui.model.candidate import Failure
+from kerneltui.model.kernel import Kernel
+from kerneltui.model.measurement import Measurement, ShapeCalibration
+
+__all__ = [
+    "Built",
+    "Calibration",
+    "CalibrationDone",
+    "EvaluationDone",
+    "EvaluatorPort",
+    "Executor",
+    "ExecutorFailed",
+    "Job",
+    "Outcome",
+    "Stepped",
+    "Update",
+    "Verified",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The candidate compiled."""
+
+    candidate: str
+    build_ns: int
+    cached: bool
+    diagnostics: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The candidate passed every check."""
+
+    candidate: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """The evaluation goes on: one line, and steps done of a total."""
+
+    candidate: str
+    text: str
+    done: int = 0
+    total: int = 0
+
+
+Update = Built | Verified | Stepped
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an evaluation found: a measurement or a failure, the record for the note, raw samples."""
+
+    measurement: Measurement | None
+    failure: Failure | None
+    record: Mapping[str, Any]
+    raw: bytes | None = None
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What was measured before the search: noise, bounds, baselines, mutants refused."""
+
+    delta: float
+    aa_half_width: float
+    shapes: tuple[ShapeCalibration, ...]
+    mutants: tuple[str, ...]
+
+
+class EvaluatorPort(Protocol):
+    """What the engine needs of the evaluation. `start` is called from the main thread."""
+
+    def start(self) -> None:
+        """Starts the judge and the fork server."""
+        ...
+
+    def close(self) -> None:
+        """Ends every process that was started."""
+        ...
+
+    def calibrate(self, incumbent: Kernel, report: Callable[[str], None]) -> Calibration:
+        """Tests the workload, then measures noise, bounds and baselines."""
+        ...
+
+    def evaluate(
+        self,
+        kernel: Kernel,
+        incumbent: Kernel,
+        *,
+        candidate: str,
+        against: str,
+        report: Callable[[Update], None],
+        rebench: bool,
+    ) -> Outcome:
+        """Runs all stages; never raises for what a candidate does."""
+        ...
+
+    def interrupt(self) -> None:
+        """Ends the running evaluation; callable from another thread."""
+        ...
+
+    def environment(self) -> Mapping[str, str]:
+        """Describes the machine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One evaluation to run."""
+
+    candidate: str
+    kernel: Kernel
+    incumbent: Kernel
+    against: str
+    rebench: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationDone:
+    """The calibration is finished."""
+
+    calibration: Calibration
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationDone:
+    """An evaluation is finished."""
+
+    job: Job
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorFailed:
+    """The harness itself failed, not a candidate; the text is one line, detail the traceback."""
+
+    candidate: str
+    error: Exception
+    detail: str
+
+
+@dataclass(slots=True)
+class Executor:
+    """A thread that takes jobs and posts Update, EvaluationDone, CalibrationDone, ExecutorFailed."""
+
+    evaluator: EvaluatorPort
+    post: Callable[[object], None]
+    _jobs: queue.SimpleQueue[Job | Kernel | None] = field(
+        default_factory=lambda: queue.SimpleQueue[Job | Kernel | None]()
+    )
+    _thread: threading.Thread | None = None
+    running: Job | None = None
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread = threading.Thread(target=self._work, name="evaluations", daemon=True)
+        self._thread.start()
+
+    def calibrate(self, incumbent: Kernel) -> None:
+        """Queues the calibration."""
+        self._jobs.put(incumbent)
+
+    def submit(self, job: Job) -> None:
+        """Queues an evaluation; the caller submits only when nothing is running."""
+        self.running = job
+        self._jobs.put(job)
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Interrupts what runs and ends the thread."""
+        self._jobs.put(None)
+        self.evaluator.interrupt()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            name = job.candidate if isinstance(job, Job) else ""
+            try:
+                if isinstance(job, Job):
+                    self.post(EvaluationDone(job, self._evaluate(job)))
+                else:
+                    self.post(CalibrationDone(self.evaluator.calibrate(job, self._say)))
+            except Exception as error:
+                # Whatever the harness did wrong must reach the user and leave the engine alive.
+                self.post(ExecutorFailed(name, error, traceback.format_exc()))
+
+    def _evaluate(self, job: Job) -> Outcome:
+        return self.evaluator.evaluate(
+            job.kernel,
+            job.incumbent,
+            candidate=job.candidate,
+            against=job.against,
+            report=self.post,
+            rebench=job.rebench,
+        )
+
+    def _say(self, text: str) -> None:
+        self.post(Stepped("", text))

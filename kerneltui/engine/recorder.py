@@ -1,0 +1,171 @@
+"""The one way in which something becomes part of a session.
+
+Order of writing (DESIGN 6): objects, candidate ref, note, journal last. The state is folded from the
+bytes that the journal keeps, never from the object in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from kerneltui.agents.port import Proposal
+from kerneltui.model.candidate import AgentName
+from kerneltui.model.event import (
+    CandidateProposed,
+    Decided,
+    Event,
+    SessionOpened,
+    decode_event,
+    encode_event,
+    event_subject,
+)
+from kerneltui.model.record import to_plain
+from kerneltui.model.state import State
+from kerneltui.session.repository import Session
+
+__all__ = ["Recorder", "candidate_number", "now_ns"]
+
+AGENT_MAIL = "agents@kerneltui.invalid"
+
+
+def now_ns() -> int:
+    """Returns the time in nanoseconds since the epoch."""
+    return time.time_ns()
+
+
+def candidate_number(identifier: str) -> int:
+    """Returns the number of a candidate id such as `c0012`."""
+    return int(identifier.removeprefix("c"))
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Writes events and candidates, folds them, and tells who listens.
+
+    Attributes:
+        session: The repository; this process is its only writer.
+        state: The fold so far.
+        kernel_path: Where the kernel stands in a candidate's tree.
+        listen: Called with position, event and its bytes after each event is durable and folded.
+        guard: Held while an event is folded and told, so that nobody sees the one without the other.
+    """
+
+    session: Session
+    state: State
+    kernel_path: str
+    listen: Callable[[int, Event, bytes], None]
+    guard: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def record(self, event: Event, blobs: Mapping[str, str] | None = None) -> None:
+        """Makes an event durable, then folds it.
+
+        A decision is brought to the disk before it is acknowledged; anything else survives the
+        death of this process, and can be measured again after a loss of power.
+
+        Args:
+            event: What happened.
+            blobs: Stored blobs that belong to it, name to sha.
+
+        Raises:
+            SessionError: It could not be written; nothing has changed.
+        """
+        body = encode_event(event)
+        self.session.journal.append(
+            event_subject(event),
+            body,
+            at_ns=event.at,
+            blobs=blobs,
+            durable=isinstance(event, Decided | SessionOpened),
+        )
+        decoded = decode_event(body)
+        with self.guard():
+            self.state.apply(decoded)
+            self.listen(self.state.position, decoded, body)
+
+    def propose(self, proposal: Proposal, steers: tuple[int, ...] = ()) -> str:
+        """Commits a proposal as a candidate and returns its id."""
+        state = self.state
+        number = 1 + max((candidate_number(name) for name in state.candidates), default=0)
+        identifier = f"c{number:04d}"
+        at = now_ns()
+        parents = [state.candidates[parent].sha for parent in proposal.parents]
+        base = self.session.read_tree(parents[0])
+        sha = self.session.write_candidate(
+            identifier,
+            files={**base, self.kernel_path: proposal.source.encode()},
+            parents=parents,
+            subject=f"{identifier}: {proposal.reason}",
+            body="",
+            trailers=_trailers(identifier, proposal, steers),
+            author=self._author(proposal.agent),
+            at_ns=at,
+        )
+        self.record(
+            CandidateProposed(
+                at=at,
+                id=identifier,
+                sha=sha,
+                parents=proposal.parents,
+                agent=proposal.agent,
+                origin=proposal.origin,
+                reason=proposal.reason,
+                directive=proposal.directive,
+                generation=proposal.generation,
+                seed_file=proposal.seed_file,
+                configuration=proposal.configuration,
+                steers=steers,
+            )
+        )
+        return identifier
+
+    def note(
+        self, candidate: str, evaluation: Mapping[str, Any], raw: bytes | None
+    ) -> dict[str, str]:
+        """Attaches an evaluation to a candidate's commit as a git note.
+
+        Raw samples become a blob, whose name and sha are returned for the event that follows.
+        """
+        body = dict(evaluation) | {"schema": 1, "candidate": candidate}
+        blobs: dict[str, str] = {}
+        if raw is not None:
+            body["raw"] = blobs["raw.json.gz"] = self.session.write_blob(raw)
+        sha = self.state.candidates[candidate].sha
+        text = json.dumps(to_plain(body), sort_keys=True, indent=1, ensure_ascii=False)
+        self.session.add_note(sha, text.encode() + b"\n", at_ns=now_ns())
+        return blobs
+
+    def source(self, candidate: str) -> str:
+        """Returns the kernel text of a candidate."""
+        sha = self.state.candidates[candidate].sha
+        return self.session.read_file(sha, self.kernel_path).decode("utf-8", "replace")
+
+    def _author(self, agent: AgentName) -> tuple[str, str]:
+        if agent is AgentName.HUMAN:
+            return self.session.person.name, self.session.person.email
+        return f"kerneltui {agent} path", AGENT_MAIL
+
+
+def _trailers(identifier: str, proposal: Proposal, steers: tuple[int, ...]) -> dict[str, str]:
+    trailers = {
+        "Kerneltui-Candidate": identifier,
+        "Kerneltui-Parent": " ".join(proposal.parents),
+        "Kerneltui-Agent": str(proposal.agent),
+        "Kerneltui-Origin": str(proposal.origin),
+        "Kerneltui-Generation": str(proposal.generation),
+        "Kerneltui-Derived-From": proposal.seed_file,
+    }
+    if proposal.directive is not None:
+        for name, value in proposal.directive.items().items():
+            trailers[f"Kerneltui-Directive-{name.replace('_', '-')}"] = value
+    if proposal.configuration:
+        trailers["Kerneltui-Tunables"] = " ".join(
+            f"{name}={value}" for name, value in proposal.configuration.items()
+        )
+    if steers:
+        trailers["Kerneltui-Steer"] = " ".join(str(number) for number in steers)
+    return trailers

@@ -1,0 +1,489 @@
+"""The tuner: one loop in the engine's main thread that owns the session.
+
+Commands, updates of the running evaluation and signals arrive in one inbox and are handled one after
+the other, so nothing here needs a lock. Whatever takes time runs in the executor's thread.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kerneltui.agents.port import Agent, Proposal, SearchView
+from kerneltui.engine import decisions
+from kerneltui.engine.commands import Request, handle_command
+from kerneltui.engine.errors import Refused
+from kerneltui.engine.executor import (
+    Built,
+    CalibrationDone,
+    EvaluationDone,
+    Executor,
+    ExecutorFailed,
+    Job,
+    Stepped,
+    Verified,
+)
+from kerneltui.engine.recorder import Recorder, now_ns
+from kerneltui.model.candidate import (
+    AgentName,
+    CandidateState,
+    Failure,
+    Origin,
+    Phase,
+)
+from kerneltui.model.command import Accept, Progress, Reject
+from kerneltui.model.errors import DefinitionError
+from kerneltui.model.event import (
+    AcceptRule,
+    AgentMessage,
+    Calibrated,
+    CandidateBuilt,
+    CandidateFailed,
+    CandidateMeasured,
+    CandidateVerified,
+    EvaluationInterrupted,
+    EvaluationStarted,
+    PauseSet,
+    SearchEnded,
+    SteerDelivered,
+)
+from kerneltui.model.kernel import Kernel, parse_kernel
+from kerneltui.model.measurement import FailureKind, Stage
+from kerneltui.model.statistics import Verdict
+
+__all__ = ["Options", "Stop", "Tuner"]
+
+MOST_ATTEMPTS = 3
+MOST_FAULTS = 3
+IDLE_EXIT_S = 30 * 60.0
+LOOSE_OBJECTS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How this engine runs, beside what the session itself says.
+
+    Attributes:
+        undecided: How many candidates may wait for the human before the search waits; None: any.
+        leave_when_done: Ends the engine when the search has ended (for `tune`).
+        idle_exit_s: Leaves after so many seconds without clients and without work.
+    """
+
+    undecided: int | None = 8
+    leave_when_done: bool = False
+    idle_exit_s: float = IDLE_EXIT_S
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Ends the loop."""
+
+    reason: str
+
+
+def _inbox() -> queue.SimpleQueue[Any]:
+    return queue.SimpleQueue()
+
+
+def _wanted() -> deque[tuple[str, bool]]:
+    return deque()
+
+
+@dataclass(slots=True)
+class Tuner:
+    """The engine's loop over one session."""
+
+    recorder: Recorder
+    executor: Executor | None
+    agents: Sequence[Agent]
+    options: Options
+    progress: Callable[[Progress], None]
+    clients: Callable[[], int]
+    kernel_file: str
+    inbox: queue.SimpleQueue[Any] = field(default_factory=_inbox)
+    failure: Exception | None = None
+    _wanted: deque[tuple[str, bool]] = field(default_factory=_wanted)
+    _calibrating: bool = False
+    _calibrated: bool = False
+    _interrupting: bool = False
+    _faults: int = 0
+    _stopped: str = ""
+    _started: float = field(default_factory=time.monotonic)
+    _busy_at: float = field(default_factory=time.monotonic)
+    _marks: dict[str, str] = field(default_factory=lambda: dict[str, str]())
+    _said: dict[str, str] = field(default_factory=lambda: dict[str, str]())
+
+    def run(self) -> str:
+        """Runs until stopped and returns the reason."""
+        self._recover()
+        while not self._stopped:
+            self._advance()
+            try:
+                item = self.inbox.get(timeout=1.0)
+            except queue.Empty:
+                self._look_idle()
+                continue
+            self._busy_at = time.monotonic()
+            self._handle(item)
+        return self._stopped
+
+    def want(self, candidate: str, *, rebench: bool, first: bool = False) -> None:
+        """Queues a candidate for evaluation."""
+        entry = (candidate, rebench)
+        if entry in self._wanted:
+            return
+        if first:
+            self._wanted.appendleft(entry)
+        else:
+            self._wanted.append(entry)
+
+    def add(self, proposal: Proposal, *, first: bool = False) -> str:
+        """Records a proposal and queues it for evaluation; returns its id."""
+        steers = self._open_steers(proposal.agent)
+        problem = self._problem(proposal)
+        candidate = self.recorder.propose(proposal, steers)
+        for number in steers:
+            self._deliver(number, proposal.agent, candidate)
+        if problem is not None:
+            self.recorder.record(CandidateFailed(at=now_ns(), id=candidate, failure=problem))
+        else:
+            self.want(candidate, rebench=False, first=first)
+        return candidate
+
+    def view(self) -> SearchView:
+        """Returns what agents may look at."""
+        shapes = [shape.dimensions for shape in self.recorder.state.shapes]
+        return SearchView(self.recorder.state, self.recorder.source, shapes, self.kernel_file)
+
+    def kernel(self, candidate: str) -> Kernel:
+        """Parses the kernel of a candidate."""
+        return parse_kernel(self.recorder.source(candidate), self.kernel_file)
+
+    def interrupt(self) -> None:
+        """Ends the running evaluation.
+
+        Raises:
+            Refused: Nothing is running.
+        """
+        if self.executor is None or self.executor.running is None:
+            raise Refused("no evaluation is running")
+        self._interrupting = True
+        self.executor.evaluator.interrupt()
+
+    def stop(self, reason: str) -> None:
+        """Makes the loop end."""
+        self._stopped = reason
+
+    # -- what arrives
+
+    def _handle(self, item: object) -> None:
+        match item:
+            case Request():
+                handle_command(self, item)
+            case Built():
+                event = CandidateBuilt(
+                    at=now_ns(),
+                    id=item.candidate,
+                    build_ns=item.build_ns,
+                    cached=item.cached,
+                    diagnostics=item.diagnostics,
+                )
+                self.recorder.record(event)
+            case Verified():
+                self.recorder.record(
+                    CandidateVerified(at=now_ns(), id=item.candidate, note=item.note)
+                )
+            case Stepped():
+                kind = "round" if item.total else "job"
+                about = item.candidate or "calibration"
+                self.say(kind, about, item.text, item.done, item.total)
+            case CalibrationDone():
+                self._calibration(item)
+            case EvaluationDone():
+                self._evaluated(item)
+            case ExecutorFailed():
+                self._fault(item)
+            case Stop():
+                self._stopped = item.reason
+            case _:
+                raise TypeError(f"the inbox does not know {type(item).__name__}")
+
+    def say(self, kind: str, about: str, text: str, done: int = 0, total: int = 0) -> None:
+        """Broadcasts progress."""
+        self.progress(Progress(kind, about, text, done, total, now_ns()))
+
+    def _calibration(self, item: CalibrationDone) -> None:
+        self._calibrating, self._calibrated = False, True
+        found = item.calibration
+        self.recorder.record(
+            Calibrated(
+                at=now_ns(),
+                delta=found.delta,
+                aa_half_width=found.aa_half_width,
+                shapes=found.shapes,
+                mutants=found.mutants,
+            )
+        )
+
+    def _evaluated(self, item: EvaluationDone) -> None:
+        assert self.executor is not None
+        self.executor.running = None
+        candidate, outcome = item.job.candidate, item.outcome
+        self._faults = 0
+        if self._interrupting:
+            self._interrupting = False
+            if outcome.measurement is None:
+                self.recorder.record(EvaluationInterrupted(at=now_ns(), id=candidate))
+                return
+        blobs = self.recorder.note(candidate, outcome.record, outcome.raw)
+        if outcome.failure is not None:
+            failure = outcome.failure
+            if outcome.log:
+                name = f"{candidate}-{self.recorder.state.candidates[candidate].attempt}.log"
+                digest = self.recorder.session.write_log(name, outcome.log.encode())
+                failure = replace(failure, log=f"{name}@{digest}")
+            self.recorder.record(CandidateFailed(at=now_ns(), id=candidate, failure=failure), blobs)
+            return
+        assert outcome.measurement is not None
+        measured = CandidateMeasured(at=now_ns(), id=candidate, measurement=outcome.measurement)
+        self.recorder.record(measured, blobs)
+        self._apply_rule(candidate)
+
+    def _apply_rule(self, identifier: str) -> None:
+        state = self.recorder.state
+        candidate = state.candidates[identifier]
+        word = state.state_of(identifier)
+        if word is CandidateState.STALE:
+            self._rebench_if_worth(identifier)
+        if state.rule is not AcceptRule.AUTO or candidate.agent is AgentName.HUMAN:
+            return
+        if word is CandidateState.PEND:
+            if decisions.accepts_by_rule(candidate, state.incumbent):
+                self.accepted(Accept(identifier, candidate.sha, by="rule"))
+            else:
+                note = decisions.rule_verdict(candidate)
+                decisions.reject(
+                    self.recorder, Reject(identifier, candidate.sha, note=note, by="rule")
+                )
+
+    def accepted(self, command: Accept) -> None:
+        """Accepts, and has what was measured against the old main measured again."""
+        decisions.accept(self.recorder, command)
+        self.incumbent_changed()
+
+    def incumbent_changed(self) -> None:
+        """Queues the stale candidates that may still be better than the new incumbent."""
+        state = self.recorder.state
+        for identifier in list(state.candidates):
+            if state.state_of(identifier) is CandidateState.STALE:
+                self._rebench_if_worth(identifier)
+
+    def _rebench_if_worth(self, identifier: str) -> None:
+        measurement = self.recorder.state.candidates[identifier].measurement
+        incumbent = self.recorder.state.candidates[self.recorder.state.incumbent].measurement
+        if measurement is None or measurement.verdict is Verdict.SLOWER:
+            return
+        # Both ratios are against the reference: a clear gap needs no second look.
+        if incumbent is not None and measurement.ratio < 0.97 * incumbent.ratio:
+            return
+        self.want(identifier, rebench=True)
+
+    def _fault(self, item: ExecutorFailed) -> None:
+        session = self.recorder.session
+        session.write_log("engine-fault.log", item.detail.encode())
+        if self.executor is not None:
+            self.executor.running = None
+        if self._calibrating:
+            self._calibrating = False
+            self.failure = item.error
+            self.recorder.record(SearchEnded(at=now_ns(), reason=str(item.error)))
+            self._stopped = str(item.error)
+            return
+        self._faults += 1
+        failure = Failure(Stage.VERIFY, FailureKind.HARNESS_FAULT, f"{item.error}")
+        self.recorder.record(CandidateFailed(at=now_ns(), id=item.candidate, failure=failure))
+        if self._faults >= MOST_FAULTS:
+            self._faults = 0
+            text = f"paused after {MOST_FAULTS} faults of the harness in a row: {item.error}"
+            self.recorder.record(AgentMessage(at=now_ns(), agent="engine", text=text))
+            self.recorder.record(PauseSet(at=now_ns(), paused=True))
+
+    # -- what is done next
+
+    def _advance(self) -> None:
+        if self.executor is None or self.executor.running is not None or self._calibrating:
+            return
+        state = self.recorder.state
+        if not self._calibrated:
+            self._calibrating = True
+            self.executor.calibrate(self.kernel(state.incumbent))
+            return
+        while not self._wanted:
+            if not self._propose():
+                return
+        self._evaluate(*self._wanted.popleft())
+
+    def _evaluate(self, candidate: str, rebench: bool) -> None:
+        assert self.executor is not None
+        state = self.recorder.state
+        known = state.candidates[candidate]
+        rebench = rebench and known.measurement is not None
+        if known.attempt >= MOST_ATTEMPTS and known.phase is Phase.INTERRUPTED:
+            reason = f"interrupted {known.attempt} times; not run again by itself"
+            failure = Failure(Stage.VERIFY, FailureKind.CRASH, reason)
+            self.recorder.record(CandidateFailed(at=now_ns(), id=candidate, failure=failure))
+            return
+        self.recorder.record(
+            EvaluationStarted(
+                at=now_ns(),
+                id=candidate,
+                attempt=known.attempt + 1,
+                against=state.incumbent,
+                rebench=rebench,
+            )
+        )
+        self.executor.submit(
+            Job(
+                candidate,
+                self.kernel(candidate),
+                self.kernel(state.incumbent),
+                state.incumbent,
+                rebench,
+            )
+        )
+
+    def _propose(self) -> bool:
+        state = self.recorder.state
+        if state.paused or state.ended:
+            return False
+        if not self.agents:
+            if self.options.leave_when_done:
+                self._end("agents are off")
+            return False
+        over = self._budget_over()
+        if over:
+            self._end(over)
+            return False
+        if self.options.undecided is not None and self._waiting() >= self.options.undecided:
+            self._status("slow", f"waits: {self._waiting()} candidates are undecided")
+            return False
+        view = self.view()
+        for agent in self.agents:
+            proposal = agent.propose(view)
+            self._pass_on_refusals(agent)
+            if proposal is not None:
+                self.add(proposal)
+                self._status(str(agent.name), agent.status(view))
+                return True
+            self._status(str(agent.name), agent.status(view))
+        self._end("the search has nothing left to propose")
+        return False
+
+    def _waiting(self) -> int:
+        """Counts the undecided candidates that are worth a look: a SLOWER one does not hold us up."""
+        return sum(
+            candidate.measurement is None or candidate.measurement.verdict is not Verdict.SLOWER
+            for candidate in self.recorder.state.pending()
+        )
+
+    def _budget_over(self) -> str:
+        state = self.recorder.state
+        proposed = sum(
+            candidate.agent is not AgentName.HUMAN for candidate in state.candidates.values()
+        )
+        if state.budget_candidates is not None and proposed >= state.budget_candidates:
+            return f"the budget of {state.budget_candidates} candidates is used"
+        elapsed = (time.monotonic() - self._started) * 1e9
+        if state.budget_ns is not None and elapsed >= state.budget_ns:
+            return f"the budget of {state.budget_ns / 60e9:.3g} minutes is used"
+        return ""
+
+    def _end(self, reason: str) -> None:
+        self.recorder.record(SearchEnded(at=now_ns(), reason=reason))
+        if self.options.leave_when_done:
+            self._stopped = reason
+
+    def _status(self, agent: str, text: str) -> None:
+        if self._said.get(agent) != text:
+            self._said[agent] = text
+            self.say("phase", agent, text)
+
+    def _pass_on_refusals(self, agent: Agent) -> None:
+        for text in agent.refusals():
+            self.recorder.record(AgentMessage(at=now_ns(), agent=str(agent.name), text=text))
+
+    # -- proposals
+
+    def _problem(self, proposal: Proposal) -> Failure | None:
+        """Checks a proposal before anything is spent on it."""
+        try:
+            kernel = parse_kernel(proposal.source, self.kernel_file)
+        except DefinitionError as error:
+            return Failure(Stage.PATCH, FailureKind.REFUSED, str(error))
+        if proposal.origin not in (Origin.TRANSFORM, Origin.EDIT, Origin.HUNKS):
+            parent = self.kernel(proposal.parents[0])
+            if kernel.frozen_text() != parent.frozen_text():
+                reason = f"it changes text outside the evolve regions of {proposal.parents[0]}"
+                return Failure(Stage.PATCH, FailureKind.REFUSED, reason)
+        mark = kernel.token_hash()
+        for identifier in self.recorder.state.candidates:
+            if identifier not in self._marks:
+                self._marks[identifier] = self.kernel(identifier).token_hash()
+            if self._marks[identifier] == mark:
+                reason = f"the same program as {identifier}"
+                return Failure(Stage.PATCH, FailureKind.DUPLICATE, reason)
+        return None
+
+    def _open_steers(self, agent: AgentName) -> tuple[int, ...]:
+        if agent is AgentName.HUMAN:
+            return ()
+        return tuple(
+            steer.number
+            for steer in self.recorder.state.steers
+            if not steer.delivered_to and steer.to in ("all", str(agent))
+        )
+
+    def _deliver(self, number: int, name: AgentName, candidate: str) -> None:
+        agent = next(agent for agent in self.agents if agent.name is name)
+        steer = next(s for s in self.recorder.state.steers if s.number == number)
+        self.recorder.record(
+            SteerDelivered(
+                at=now_ns(),
+                number=number,
+                agent=str(name),
+                answer=agent.answer(steer.text),
+                candidate=candidate,
+            )
+        )
+
+    # -- beginning and end
+
+    def _recover(self) -> None:
+        """Marks evaluations that had begun as interrupted and queues what has no result."""
+        state = self.recorder.state
+        for identifier, candidate in list(state.candidates.items()):
+            if candidate.phase in (Phase.BUILDING, Phase.CHECKING, Phase.MEASURING):
+                self.recorder.record(EvaluationInterrupted(at=now_ns(), id=identifier))
+            waiting = state.candidates[identifier].phase in (Phase.PROPOSED, Phase.INTERRUPTED)
+            if waiting and identifier != state.base:
+                self.want(identifier, rebench=False)
+        for identifier in state.candidates:
+            if state.state_of(identifier) is CandidateState.STALE:
+                self._rebench_if_worth(identifier)
+
+    def _look_idle(self) -> None:
+        working = self.executor is not None and (
+            self.executor.running is not None or self._calibrating
+        )
+        if working or self.clients():
+            self._busy_at = time.monotonic()
+            return
+        session = self.recorder.session
+        if session.loose_count() > LOOSE_OBJECTS:
+            session.pack(lambda: not self.inbox.empty())
+        if time.monotonic() - self._busy_at > self.options.idle_exit_s:
+            self._stopped = "idle"
