@@ -1,0 +1,343 @@
+"""The judge: makes inputs and expected values, compares raw memory, keeps the secrets (DESIGN 4, 9).
+
+A process of its own, started by `judge_client`. It never loads candidate code, and the only things
+that it shares with ranks are the memfds of their buffers. It answers one request at a time: a JSON
+object with `op`, answered by one with `ok`, or with `error` and one readable line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import hashlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kerneltui.evaluation.inputs import Variant, secret_seed
+from kerneltui.evaluation.oracle import Base, Reference, compare_outputs, memory_tensor
+from kerneltui.evaluation.selftest import run_self_test
+from kerneltui.evaluation.values import Fault, FaultKind, ValueClass
+from kerneltui.model.workload import Role, Shape, load_workload
+from kerneltui.targets.cpu.channel import Channel, ChannelClosed, ChannelTimeout
+from kerneltui.targets.cpu.memory import GroupMemory
+from kerneltui.targets.cpu.patterns import Poison, broken_guards, poison, write_guards
+from kerneltui.targets.cpu.windows import GroupLayout
+
+__all__ = ["JUDGE_VERSION", "Judge", "main"]
+
+JUDGE_VERSION = 1
+"""Grows when a verdict could change; the cached self-test of a workload is void then."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+
+
+@dataclass
+class _Filled:
+    """What stands in one buffer set: base inputs, their variant, how outputs were poisoned."""
+
+    base: Base
+    variant: Variant
+
+
+@dataclass
+class _Group:
+    """The memory of a group of ranks at one shape."""
+
+    shape: Shape
+    memory: GroupMemory
+    guard_key: int
+    secret: bytes
+    filled: dict[int, _Filled] = field(default_factory=dict[int, _Filled])
+    fills: int = 0
+
+    def next_seed(self) -> int:
+        """A seed of its own for every fill, all following from one secret."""
+        self.fills += 1
+        digest = hashlib.blake2b(self.fills.to_bytes(8, "little"), key=self.secret).digest()
+        return int.from_bytes(digest[:7], "little")
+
+
+class Judge:
+    """The requests that the judge answers; `answer` finds the method `do_<op>`.
+
+    Args:
+        folder: The workload.
+        threads: Threads for making and comparing values.
+    """
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self._workload = load_workload(folder)
+        self._reference = Reference(self._workload)
+        self._shapes = {shape.name: shape for shape in self._workload.shapes}
+        self._bases: dict[tuple[str, ValueClass], Base] = {}
+        self._groups: dict[str, _Group] = {}
+        self._seeds: list[dict[str, Any]] = []
+
+    def answer(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
+        """Answers one request; what goes wrong is an answer too."""
+        method = getattr(self, f"do_{request.get('op')}", None)
+        if method is None:
+            return {"error": f"the judge knows no request {request.get('op')!r}"}
+        try:
+            if descriptors:
+                return {"ok": method(request, descriptors)}
+            return {"ok": method(request)}
+        except Exception as error:  # the engine reports it as a fault of the harness
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    def do_hello(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Says what is judged and by which version."""
+        return {
+            "workload": self._workload.name,
+            "version": JUDGE_VERSION,
+            "torch": torch.__version__,
+            "mutants": [*self._reference.mutants],
+        }
+
+    def do_attach(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        """Takes the memory of a group, and writes its guard bands."""
+        name = str(request["group"])
+        self._drop(name)
+        memory = GroupMemory.attach(GroupLayout.from_json(request["layout"]), descriptors)
+        secret = os.urandom(16)
+        group = _Group(
+            self._shapes[request["shape"]], memory, int.from_bytes(secret[:6], "little"), secret
+        )
+        for rank, layout in enumerate(memory.layout.ranks):
+            write_guards(memory.private(rank), layout.private_guards, group.guard_key)
+            write_guards(memory.symmetric(rank), layout.symmetric_guards, group.guard_key)
+        self._groups[name] = group
+
+    def do_detach(self, request: Mapping[str, Any]) -> None:
+        """Lets the memory of a group go."""
+        self._drop(str(request["group"]))
+
+    def do_prepare(self, request: Mapping[str, Any]) -> None:
+        """Draws base inputs and computes their answers ahead of time."""
+        values = ValueClass(request["values"])
+        shape = self._shapes[request["shape"]]
+        if request.get("renew"):
+            self._bases.pop((shape.name, values), None)
+        self._base(shape, values)
+
+    def do_fill(self, request: Mapping[str, Any]) -> None:
+        """Writes fresh inputs into buffer sets and poisons their outputs."""
+        group = self._groups[request["group"]]
+        base = self._base(group.shape, ValueClass(request["values"]))
+        for index in request["sets"]:
+            variant = self._reference.variant(base.inputs, base.shape, group.next_seed())
+            group.filled[index] = _Filled(base, variant)
+            _write_inputs(group, index)
+            _poison_outputs(group, index, Poison(request["poison"]))
+
+    def do_edit(self, request: Mapping[str, Any]) -> None:
+        """Changes a single element of one input, and poisons the outputs again."""
+        group = self._groups[request["group"]]
+        for index in request["sets"]:
+            filled = group.filled[index]
+            filled.variant = self._reference.edited(
+                filled.variant, filled.base.inputs, group.next_seed()
+            )
+            _write_inputs(group, index)
+            _poison_outputs(group, index, Poison(request["poison"]))
+
+    def do_poison(self, request: Mapping[str, Any]) -> None:
+        """Poisons the outputs and leaves the inputs as they are, for a repeat."""
+        group = self._groups[request["group"]]
+        for index in request["sets"]:
+            _poison_outputs(group, index, Poison(request["poison"]))
+
+    def do_check(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Compares outputs, inputs and guard bands of buffer sets with what they must hold."""
+        group = self._groups[request["group"]]
+        faults: list[Fault] = []
+        error = share = 0.0
+        digests: list[str] = []
+        for index in request["sets"]:
+            filled = group.filled[index]
+            found = compare_outputs(
+                self._reference, filled.base, filled.variant, group.memory, index
+            )
+            faults += [*found.faults, *_changed_inputs(group, index)]
+            error, share = max(error, found.error), max(share, found.library_share)
+            if request.get("digest"):
+                digests.append(_digest(group, index))
+        faults += _broken_guards(group)
+        return {
+            "faults": [asdict(fault) for fault in faults],
+            "error": error,
+            "library_share": share,
+            "digests": digests,
+        }
+
+    def do_seeds(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Hands out the seeds used since the last time, once nothing hangs on them any more.
+
+        The bases that they made are dropped with that, so a seed that is known is never used again.
+        """
+        used, self._seeds = self._seeds, []
+        self._bases.clear()
+        return used
+
+    def do_self_test(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Puts mutants and honest variants through the comparison; see `selftest`."""
+        return run_self_test(self, self._workload, self._reference)
+
+    def group_memory(self, name: str) -> GroupMemory:
+        """The memory of a group; for the self-test."""
+        return self._groups[name].memory
+
+    def filled(self, name: str, index: int) -> tuple[Base, Variant]:
+        """What stands in a buffer set; for the self-test."""
+        filled = self._groups[name].filled[index]
+        return filled.base, filled.variant
+
+    def close(self) -> None:
+        """Lets all memory go."""
+        for name in [*self._groups]:
+            self._drop(name)
+
+    def _base(self, shape: Shape, values: ValueClass) -> Base:
+        key = (shape.name, values)
+        if key not in self._bases:
+            seed = secret_seed()
+            self._bases[key] = self._reference.base(shape, values, seed)
+            self._seeds.append(
+                {"shape": shape.name, "values": values, "seed": seed, "at": time.time_ns()}
+            )
+        return self._bases[key]
+
+    def _drop(self, name: str) -> None:
+        group = self._groups.pop(name, None)
+        if group is None:
+            return
+        self._seeds.append(
+            {"group": name, "shape": group.shape.name, "secret": group.secret.hex(),
+             "fills": group.fills}
+        )  # fmt: skip
+        group.filled.clear()
+        try:
+            group.memory.close()
+        except BufferError:  # a tensor over the memory hangs in a cycle of references
+            gc.collect()
+            group.memory.close()
+
+
+def _write_inputs(group: _Group, index: int) -> None:
+    filled = group.filled[index]
+    written: dict[tuple[str, int, int], Tensor] = {}
+    for rank, layout in enumerate(group.memory.layout.ranks):
+        for tensor in layout.sets[index]:
+            if tensor.role is Role.OUTPUT or not tensor.nbytes:
+                continue
+            out = memory_tensor(group.memory, rank, tensor)
+            key = (tensor.name, tensor.origin[0], tensor.local_shape[0])
+            if key in written:
+                out.copy_(written[key])
+            else:
+                filled.variant.write(
+                    tensor.name, filled.base.inputs[tensor.name], tensor.origin[0], out
+                )
+                written[key] = out
+
+
+def _poison_outputs(group: _Group, index: int, pattern: Poison) -> None:
+    for rank, layout in enumerate(group.memory.layout.ranks):
+        for tensor in layout.sets[index]:
+            if tensor.role is Role.OUTPUT and tensor.nbytes:
+                poison(group.memory.file_of(rank, tensor), tensor, pattern, index + 8 * rank)
+
+
+def _changed_inputs(group: _Group, index: int) -> list[Fault]:
+    filled = group.filled[index]
+    right: dict[tuple[str, int, int], Tensor] = {}
+    faults: list[Fault] = []
+    for rank, layout in enumerate(group.memory.layout.ranks):
+        for tensor in layout.sets[index]:
+            if tensor.role is not Role.INPUT or not tensor.nbytes:
+                continue
+            found = memory_tensor(group.memory, rank, tensor)
+            key = (tensor.name, tensor.origin[0], tensor.local_shape[0])
+            if key not in right:
+                right[key] = torch.empty_like(found)
+                base = filled.base.inputs[tensor.name]
+                filled.variant.write(tensor.name, base, tensor.origin[0], right[key])
+            if not torch.equal(found.view(torch.uint8), right[key].view(torch.uint8)):
+                text = f"input {tensor.name} of rank {rank} was changed by the kernel"
+                faults.append(Fault(FaultKind.INPUT_CHANGED, rank, index, text))
+    return faults
+
+
+def _broken_guards(group: _Group) -> list[Fault]:
+    faults: list[Fault] = []
+    for rank, layout in enumerate(group.memory.layout.ranks):
+        files = (
+            ("private", group.memory.private(rank), layout.private_guards),
+            ("symmetric", group.memory.symmetric(rank), layout.symmetric_guards),
+        )
+        for name, buffer, guards in files:
+            for span in broken_guards(buffer, guards, group.guard_key):
+                text = (
+                    f"{span.nbytes} bytes outside the tensors were overwritten in the {name} memory "
+                    f"of rank {rank}, from byte {span.offset}: an access out of bounds"
+                )
+                faults.append(Fault(FaultKind.GUARD_BROKEN, rank, -1, text))
+    return faults
+
+
+def _digest(group: _Group, index: int) -> str:
+    digest = hashlib.blake2b(digest_size=12)
+    for rank, layout in enumerate(group.memory.layout.ranks):
+        for tensor in layout.sets[index]:
+            if tensor.role is not Role.INPUT and tensor.nbytes:
+                view = group.memory.view(rank, tensor)
+                digest.update(view)
+                view.release()
+    return digest.hexdigest()
+
+
+def main() -> int:
+    """Serves the engine until it closes the socket."""
+    descriptor, folder, threads, parent = sys.argv[1:5]
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # No other process of the same user may read this one's memory.
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for the engine, which ends this process
+    if os.getppid() != int(parent):
+        return 1  # the engine went away before the first line above
+    channel = Channel(socket.socket(fileno=int(descriptor)))
+    try:
+        judge = Judge(Path(folder), int(threads))
+    except Exception as error:
+        channel.send({"error": str(error)})
+        return 1
+    channel.send({"ok": judge.do_hello({})})
+    try:
+        while True:
+            try:
+                request, descriptors = channel.receive_with_descriptors(time.monotonic() + 3600)
+            except ChannelTimeout:
+                continue  # the human thinks
+            channel.send(judge.answer(request, descriptors))
+    except ChannelClosed:
+        judge.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

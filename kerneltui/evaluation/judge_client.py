@@ -1,0 +1,181 @@
+"""The engine's end of the judge: starts the process, asks, and tells its death from a verdict."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kerneltui.evaluation.values import Report, ValueClass
+from kerneltui.targets.cpu.channel import Channel, ChannelClosed, ChannelTimeout
+from kerneltui.targets.cpu.patterns import Poison
+from kerneltui.targets.cpu.windows import GroupLayout
+
+__all__ = ["JudgeClient", "JudgeFailure"]
+
+_START_S = 60.0
+_ANSWER_S = 60.0
+_SELF_TEST_S = 120.0
+_KEPT_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
+
+
+class JudgeFailure(Exception):
+    """The judge is gone, or cannot answer: a fault of the harness, never of a kernel."""
+
+
+class JudgeClient:
+    """Asks the judge. One thread at a time.
+
+    Args:
+        folder: The workload's folder.
+        threads: Threads that the judge may use; ranks are idle while it works.
+    """
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        self._folder = folder.resolve()
+        self._threads = threads
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self.hello: dict[str, Any] = {}
+
+    @property
+    def pid(self) -> int:
+        """The process of the judge."""
+        return self._process.pid if self._process else 0
+
+    def start(self) -> None:
+        """Starts the process without waiting for it; call `wait` before the first request.
+
+        It dies with the thread that called this, so that thread must live as long as the engine.
+        """
+        ours, theirs = socket.socketpair()
+        environment = {k: v for k, v in os.environ.items() if k in _KEPT_ENVIRONMENT}
+        environment["OMP_NUM_THREADS"] = str(self._threads)
+        # Keep freed memory: expected values come and go in blocks of the same few sizes, and fresh
+        # pages cost more than the arithmetic on them.
+        environment["MALLOC_MMAP_MAX_"] = "0"
+        environment["MALLOC_TRIM_THRESHOLD_"] = str(1 << 34)
+        command = [
+            sys.executable, "-I", "-m", "kerneltui.evaluation.judge",
+            str(theirs.fileno()), str(self._folder), str(self._threads), str(os.getpid()),
+        ]  # fmt: skip
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise JudgeFailure(f"the judge cannot start: {error}") from error
+        finally:
+            theirs.close()
+        self._channel = Channel(ours)
+
+    def wait(self) -> None:
+        """Waits until the judge has loaded the workload.
+
+        Raises:
+            JudgeFailure: It could not.
+        """
+        self.hello = self._receive(time.monotonic() + _START_S)
+
+    def attach(
+        self, group: str, shape: str, layout: GroupLayout, descriptors: Sequence[int]
+    ) -> None:
+        """Gives the judge the memory of a group, set up at one shape. Guard bands are written."""
+        request = {"op": "attach", "group": group, "shape": shape, "layout": layout.to_json()}
+        self._ask(request, descriptors=descriptors)
+
+    def detach(self, group: str) -> None:
+        """Takes the memory of a group away."""
+        self._ask({"op": "detach", "group": group})
+
+    def prepare(self, shape: str, values: ValueClass, *, renew: bool = False) -> None:
+        """Has expected values computed; with `renew`, from a fresh seed."""
+        self._ask({"op": "prepare", "shape": shape, "values": values, "renew": renew})
+
+    def fill(
+        self,
+        group: str,
+        sets: Sequence[int],
+        values: ValueClass = ValueClass.NATURAL,
+        poison: Poison = Poison.NAN,
+    ) -> None:
+        """Writes fresh inputs into buffer sets and poisons their outputs."""
+        self._ask({"op": "fill", "group": group, "sets": [*sets], "values": values,
+                   "poison": poison})  # fmt: skip
+
+    def edit(self, group: str, sets: Sequence[int], poison: Poison = Poison.NAN) -> None:
+        """Changes one element of one input in place, and poisons the outputs."""
+        self._ask({"op": "edit", "group": group, "sets": [*sets], "poison": poison})
+
+    def poison(self, group: str, sets: Sequence[int], poison: Poison = Poison.PLAUSIBLE) -> None:
+        """Poisons outputs, and leaves inputs as they are."""
+        self._ask({"op": "poison", "group": group, "sets": [*sets], "poison": poison})
+
+    def check(self, group: str, sets: Sequence[int], *, digest: bool = False) -> Report:
+        """Compares buffer sets with what they must hold."""
+        request = {"op": "check", "group": group, "sets": [*sets], "digest": digest}
+        return Report.from_json(self._ask(request))
+
+    def seeds(self) -> list[dict[str, Any]]:
+        """Takes the seeds used since the last time; nothing is made from them any more."""
+        return self._ask({"op": "seeds"})
+
+    def self_test(self) -> list[dict[str, Any]]:
+        """Runs the test of the workload; rows of `name`, `kind`, `ok`, `text`."""
+        return self._ask({"op": "self_test"}, timeout_s=_SELF_TEST_S)
+
+    def close(self) -> None:
+        """Ends the judge and waits for its end."""
+        if self._channel:
+            self._channel.close()
+            self._channel = None
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _ask(
+        self,
+        request: dict[str, Any],
+        *,
+        descriptors: Sequence[int] = (),
+        timeout_s: float = _ANSWER_S,
+    ) -> Any:
+        if self._channel is None:
+            raise JudgeFailure("the judge is not running")
+        try:
+            self._channel.send(request, descriptors)
+        except (ChannelClosed, ChannelTimeout) as error:
+            raise self._gone() from error
+        return self._receive(time.monotonic() + timeout_s)
+
+    def _receive(self, deadline: float) -> Any:
+        if self._channel is None:
+            raise JudgeFailure("the judge is not running")
+        try:
+            answer = self._channel.receive(deadline)
+        except ChannelTimeout:
+            self.close()
+            raise JudgeFailure("the judge did not answer in time and was ended") from None
+        except ChannelClosed:
+            raise self._gone() from None
+        if "error" in answer:
+            raise JudgeFailure(f"the judge: {answer['error']}")
+        return answer["ok"]
+
+    def _gone(self) -> JudgeFailure:
+        process = self._process
+        self.close()
+        code = process.returncode if process else None
+        return JudgeFailure(f"the judge is gone (exit code {code})")

@@ -1,0 +1,282 @@
+"""Expected values and the comparison of raw memory against them. Judge only (torch)."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kerneltui.evaluation.inputs import MutantCall, Tensors, Variant, draw, generator, torch_dtype
+from kerneltui.evaluation.values import Fault, FaultKind, ValueClass
+from kerneltui.model.workload import Role, Shape, Workload
+from kerneltui.targets.cpu.memory import GroupMemory
+from kerneltui.targets.cpu.windows import TensorLayout
+
+__all__ = ["Base", "Comparison", "Reference", "compare_outputs", "memory_tensor"]
+
+_CHUNK_ELEMENTS = 1 << 17  # float64 chunks of 1 MiB stay in the cache
+_EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+_HONEST_ROUNDING = 0.25
+"""RMS error of the plainest honest sum, in eps * sqrt(K) * RMS.
+
+Adding K products one by one in round-to-nearest gives eps / (2 sqrt(3)) * sqrt(1 + 2 + ... + K) of a
+product's RMS, so 0.20 eps sqrt(K) of the sum's. A library that sums in blocks may be much nearer, by
+luck exact on a small shape; the plain sum must pass all the same.
+"""
+
+
+@dataclass(frozen=True)
+class Base:
+    """Base inputs of one shape and value class, with the answers that variants are made from.
+
+    Attributes:
+        shape: Problem size.
+        values: How the inputs were drawn.
+        seed: The secret seed.
+        inputs: Global inputs.
+        outputs: Expected global outputs (float64).
+        scale: What the error of an element is measured against, per row (float64).
+        library_error: RMS error of the vendor library per output, in units of `scale`.
+    """
+
+    shape: Shape
+    values: ValueClass
+    seed: int
+    inputs: Tensors
+    outputs: Tensors
+    scale: Tensors
+    library_error: Mapping[str, float]
+
+
+class Reference:
+    """A workload's `reference.py`, loaded.
+
+    Raises:
+        ValueError: The file cannot be loaded or has not the functions it must have.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.path = workload.folder / "reference.py"
+        self._module = _load(self.path)
+        try:
+            module: Any = self._module
+            self._oracle: Callable[[Tensors, Shape], Tensors] = module.oracle
+            self._library: Callable[[Tensors, Shape], Tensors] = module.library
+            self._scale: Callable[[Tensors, Tensors, Shape], Tensors] = module.scale
+            self.variant: Callable[[Tensors, Shape, int], Variant] = module.variant
+            self.edited: Callable[[Any, Tensors, int], Variant] = module.edited
+            self.mutants: Mapping[str, Callable[[MutantCall], list[dict[str, Tensor]]]] = (
+                module.MUTANTS
+            )
+            self.honest: Mapping[str, Callable[[MutantCall], list[dict[str, Tensor]]]] = (
+                module.HONEST
+            )
+        except AttributeError as error:
+            raise ValueError(f"{self.path}: {error.name} is missing") from error
+
+    def base(self, shape: Shape, values: ValueClass, seed: int) -> Base:
+        """Draws base inputs and computes the answers.
+
+        Raises:
+            ValueError: The reference is not finite, or an answer has the wrong shape.
+        """
+        inputs = draw(self.workload, shape, values, generator(seed))
+        outputs = self.outputs(inputs, shape)
+        for tensor in self._outputs():
+            value = outputs.get(tensor.name)
+            if value is None or tuple(value.shape) != tensor.extent(shape):
+                raise ValueError(f"{self.path}: oracle gives no {tensor.name} of the right shape")
+            if not bool(torch.isfinite(value).all()):
+                raise ValueError(f"{self.path}: {tensor.name} is not finite at {shape.name}")
+        scale = dict(self._scale(inputs, outputs, shape))
+        library = self._library(inputs, shape)
+        errors = {
+            name: _rms((library[name].double() - value) / _positive(scale[name]))
+            for name, value in outputs.items()
+        }
+        return Base(shape, values, seed, inputs, outputs, scale, errors)
+
+    def outputs(self, inputs: Tensors, shape: Shape) -> dict[str, Tensor]:
+        """Returns the expected outputs (float64)."""
+        return {name: value.double() for name, value in self._oracle(inputs, shape).items()}
+
+    def rounded(self, base: Base, variant: Variant) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Returns inputs and right outputs of a variant, as a rank would hold them."""
+        inputs: dict[str, Tensor] = {}
+        for name, value in base.inputs.items():
+            inputs[name] = torch.empty_like(value)
+            variant.write(name, value, 0, inputs[name])
+        right = self._oracle(inputs, base.shape)
+        dtypes = {t.name: torch_dtype(t.dtype) for t in self._outputs()}
+        return inputs, {name: value.to(dtypes[name]) for name, value in right.items()}
+
+    def _outputs(self) -> list[Any]:
+        return [t for t in self.workload.tensors if t.role is not Role.INPUT]
+
+    def tolerances(self, shape: Shape, dtype: str) -> tuple[float, float]:
+        """Allowed error of an element, and the honest RMS error, both in units of the scale."""
+        rule = self.workload.tolerance
+        unit = _EPS.get(dtype, 0.0) * rule.reduction.number(shape.values) ** 0.5
+        return rule.factor * unit, _HONEST_ROUNDING * unit
+
+
+@dataclass
+class Comparison:
+    """What was found in the outputs of one buffer set."""
+
+    faults: list[Fault] = field(default_factory=list[Fault])
+    error: float = 0.0
+    library_share: float = 0.0
+
+
+def memory_tensor(memory: GroupMemory, rank: int, tensor: TensorLayout) -> Tensor:
+    """Returns a tensor over the memory of a rank, in the layout that the rank sees."""
+    count = prod(tensor.local_shape)
+    if count == 0:
+        return torch.empty(tensor.local_shape, dtype=torch_dtype(tensor.dtype))
+    flat = torch.frombuffer(
+        memory.file_of(rank, tensor),
+        dtype=torch_dtype(tensor.dtype),
+        count=count,
+        offset=tensor.offset,
+    )
+    return flat.view(tensor.local_shape)
+
+
+def compare_outputs(
+    reference: Reference, base: Base, variant: Variant, memory: GroupMemory, buffer_set: int
+) -> Comparison:
+    """Compares every output of every rank in one buffer set, element by element."""
+    result = Comparison()
+    ranks = memory.layout.ranks
+    for output in (t for t in ranks[0].sets[buffer_set] if t.role is not Role.INPUT):
+        parts: dict[tuple[int, int], list[int]] = {}
+        for rank, layout in enumerate(ranks):
+            local = layout.tensor(buffer_set, output.name)
+            if local.nbytes:
+                parts.setdefault((local.origin[0], local.local_shape[0]), []).append(rank)
+        for (first, rows), owners in parts.items():
+            found = {
+                rank: memory_tensor(memory, rank, ranks[rank].tensor(buffer_set, output.name))
+                for rank in owners
+            }
+            _compare_part(
+                reference, base, variant, output, buffer_set, slice(first, first + rows), found,
+                result,
+            )  # fmt: skip
+    return result
+
+
+def _compare_part(
+    reference: Reference,
+    base: Base,
+    variant: Variant,
+    output: TensorLayout,
+    buffer_set: int,
+    rows: slice,
+    found: Mapping[int, Tensor],
+    result: Comparison,
+) -> None:
+    name = output.name
+    allowed, honest = reference.tolerances(base.shape, output.dtype)
+    exact = base.values is ValueClass.EXACT or allowed == 0.0
+    squares = dict.fromkeys(found, 0.0)
+    spoiled: set[int] = set()
+    width = max(1, prod(next(iter(found.values())).shape[1:]))
+    step = max(1, _CHUNK_ELEMENTS // width)
+    for first in range(rows.start, rows.stop, step):
+        part = slice(first, min(first + step, rows.stop))
+        local = slice(part.start - rows.start, part.stop - rows.start)
+        expected = variant.expected(name, base.inputs, base.outputs, part)
+        scale = _positive(base.scale[name][variant.rows_of_base(name, part)])
+        for rank, tensor in found.items():
+            if rank in spoiled:
+                continue
+            error = variant.unscaled(name, tensor[local], part).sub_(expected).abs_().div_(scale)
+            worst = float(error.max())
+            if exact:
+                good = worst == 0.0
+            else:
+                good = worst <= allowed  # False for NaN
+                squares[rank] += float(torch.linalg.vector_norm(error)) ** 2
+                result.error = max(result.error, worst / allowed) if good else result.error
+            if not good:
+                spoiled.add(rank)
+                text = _describe(tensor, error, allowed, exact, part, rank, name, base)
+                kind = FaultKind.VALUE if worst == worst else FaultKind.NOT_FINITE
+                result.faults.append(Fault(kind, rank, buffer_set, text))
+    if exact:
+        return
+    limit = reference.workload.tolerance.library * max(base.library_error[name], honest)
+    for rank, total in squares.items():
+        rms = (total / max(1, found[rank].numel())) ** 0.5
+        if rank in spoiled:
+            continue
+        result.library_share = max(result.library_share, rms / limit)
+        if rms > limit:
+            text = (
+                f"{name} on rank {rank} is inaccurate: RMS error {rms:.2e} of the row RMS, allowed "
+                f"{limit:.2e} ({reference.workload.tolerance.library:g} times the vendor library's), "
+                f"{base.values} inputs, {base.shape.name}"
+            )
+            result.faults.append(Fault(FaultKind.INACCURATE, rank, buffer_set, text))
+
+
+def _describe(
+    found: Tensor,
+    error: Tensor,
+    allowed: float,
+    exact: bool,
+    part: slice,
+    rank: int,
+    name: str,
+    base: Base,
+) -> str:
+    """One line that names the place, the rank, and how far off it is."""
+    bad = ~(error <= (0.0 if exact else allowed))
+    count = int(bad.sum())
+    place = [int(i) for i in bad.nonzero()[0]]
+    local = error[tuple(place)]
+    place[0] += part.start
+    where = f"{name}{place} on rank {rank}"
+    rest = f"{count} of {error.numel()} elements there, {base.values} inputs, {base.shape.name}"
+    if not bool(torch.isfinite(local)):
+        return f"{where} is not a finite number: never written, or invalid; {rest}"
+    limit = "must match bit for bit" if exact else f"allowed {allowed:.1e}"
+    return f"{where} is wrong: off by {float(local):.1e} of the row RMS, {limit}; {rest}"
+
+
+def _positive(scale: Tensor) -> Tensor:
+    """A row of zeros has no scale; then the error is measured in absolute terms."""
+    return torch.where(scale > 0, scale, 1.0)
+
+
+def _rms(values: Tensor) -> float:
+    return float(values.square().mean().sqrt()) if values.numel() else 0.0
+
+
+def _load(path: Path) -> Any:
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+    name = f"kerneltui_reference_{digest}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path}: is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"{path}: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,141 @@
+"""The test of the workload itself: answers that must be refused, and answers that must pass.
+
+Runs in the judge (torch). Every answer is written into real shared memory of a make-believe group and
+goes through the same comparison as a candidate's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from kerneltui.evaluation.inputs import MutantCall, secret_seed
+from kerneltui.evaluation.oracle import Reference, memory_tensor
+from kerneltui.evaluation.values import ValueClass
+from kerneltui.model.workload import Role, Shape, Workload
+from kerneltui.targets.cpu.memory import GroupMemory
+from kerneltui.targets.cpu.windows import GroupLayout, TensorSpec, first_row
+
+if TYPE_CHECKING:
+    from kerneltui.evaluation.judge import Judge
+
+__all__ = ["run_self_test", "self_test_shapes"]
+
+_GROUP = "self-test"
+_MOST_WORK = 1 << 22
+"""Largest product of all dimensions that the self-test takes; larger shapes show nothing more."""
+
+
+def run_self_test(judge: Judge, workload: Workload, reference: Reference) -> list[dict[str, Any]]:
+    """Runs lint, honest variants and mutants.
+
+    Returns:
+        For each row `name`, `kind` (lint, honest, mutant), `ok`, and `text`: why it was refused, or
+        what is wrong with the workload.
+    """
+    rows: list[dict[str, Any]] = []
+    for shape in self_test_shapes(workload):
+        rows += _lint(reference, shape)
+        for name, make in reference.honest.items():
+            for values in ValueClass:
+                rows.append(_try(judge, workload, reference, shape, values, name, make, "honest"))
+        for name, make in reference.mutants.items():
+            rows.append(
+                _try(judge, workload, reference, shape, ValueClass.NATURAL, name, make, "mutant")
+            )
+    return rows
+
+
+def self_test_shapes(workload: Workload) -> list[Shape]:
+    """The largest test or tune shape that is cheap, for every number of ranks above one."""
+    found: dict[int, Shape] = {}
+    for shape in workload.shapes:
+        work = _work(shape)
+        if shape.ranks > 1 and work <= _MOST_WORK and min(shape.dimensions.values()) >= 16:
+            best = found.get(shape.ranks)
+            if best is None or work > _work(best):
+                found[shape.ranks] = shape
+    return list(found.values()) or [min(workload.shapes, key=_work)]
+
+
+def _work(shape: Shape) -> int:
+    total = 1
+    for value in shape.dimensions.values():
+        total *= value
+    return total
+
+
+def _lint(reference: Reference, shape: Shape) -> list[dict[str, Any]]:
+    """The answer must vary: with the seed, with every input, along every axis."""
+    rows: list[dict[str, Any]] = []
+
+    def row(name: str, ok: bool, text: str) -> None:
+        rows.append({"name": f"{name}, {shape.name}", "kind": "lint", "ok": ok, "text": text})
+
+    base = reference.base(shape, ValueClass.NATURAL, secret_seed())
+    other = reference.base(shape, ValueClass.NATURAL, secret_seed())
+    for name, value in base.outputs.items():
+        row(f"{name} varies with the seed", not torch.equal(value, other.outputs[name]), "")
+        for axis in range(value.dim()):
+            if value.shape[axis] > 1:
+                spread = float(value.std(dim=axis).min())
+                row(f"{name} varies along axis {axis}", spread > 0, f"least deviation {spread:g}")
+    for name in base.inputs:
+        mixed = {**base.inputs, name: other.inputs[name]}
+        changed = reference.outputs(mixed, shape)
+        same = all(torch.equal(changed[k], base.outputs[k]) for k in changed)
+        row(f"the answer depends on {name}", not same, "")
+    return rows
+
+
+def _try(
+    judge: Judge,
+    workload: Workload,
+    reference: Reference,
+    shape: Shape,
+    values: ValueClass,
+    name: str,
+    make: Callable[[MutantCall], list[dict[str, Tensor]]],
+    kind: str,
+) -> dict[str, Any]:
+    layout = GroupLayout.plan(
+        [TensorSpec.of(tensor, shape) for tensor in workload.tensors],
+        shape.dimensions,
+        ranks=shape.ranks,
+        sets=1,
+    )
+    with GroupMemory.create(layout) as own:
+        fds = [os.dup(fd) for fd in own.descriptors]
+    judge.do_attach({"group": _GROUP, "shape": shape.name, "layout": layout.to_json()}, fds)
+    try:
+        fill = {"group": _GROUP, "sets": [0], "values": values, "poison": "nan"}
+        judge.do_fill(fill)
+        _, previous = reference.rounded(*judge.filled(_GROUP, 0))
+        judge.do_fill(fill)
+        inputs, outputs = reference.rounded(*judge.filled(_GROUP, 0))
+        first = next(t for t in workload.tensors if t.shard is not None)
+        rows = first.extent(shape)[first.shard or 0]
+        owned = [
+            slice(first_row(rows, r, shape.ranks), first_row(rows, r + 1, shape.ranks))
+            for r in range(shape.ranks)
+        ]
+        answers = make(MutantCall(shape, inputs, outputs, previous, owned))
+        _write(judge.group_memory(_GROUP), answers)
+        found = judge.do_check({"group": _GROUP, "sets": [0]})
+    finally:
+        judge.do_detach({"group": _GROUP})
+    refused = bool(found["faults"])
+    text = found["faults"][0]["text"] if refused else f"error {found['error']:.2f} of the allowed"
+    ok = refused if kind == "mutant" else not refused
+    return {"name": f"{name}, {shape.name}, {values}", "kind": kind, "ok": ok, "text": text}
+
+
+def _write(memory: GroupMemory, answers: list[dict[str, Tensor]]) -> None:
+    for rank, answer in enumerate(answers):
+        for tensor in memory.layout.ranks[rank].sets[0]:
+            if tensor.role is Role.OUTPUT:
+                memory_tensor(memory, rank, tensor).copy_(answer[tensor.name])
