@@ -1,0 +1,159 @@
+"""Length-prefixed JSON over a socket, with descriptors beside it, and a deadline on every wait."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["Channel", "ChannelClosed", "ChannelTimeout"]
+
+_HEADER = struct.Struct(">I")
+_LONGEST_MESSAGE = 16 << 20
+_MOST_DESCRIPTORS = 250  # the kernel's limit is 253 a message
+
+
+class ChannelClosed(Exception):
+    """The other side is gone, or sent what is no message."""
+
+
+class ChannelTimeout(Exception):
+    """The other side did not answer in time."""
+
+
+class Channel:
+    """One end of a stream socket. One thread at a time may send, and one receive.
+
+    Args:
+        end: A connected stream socket. The channel owns it.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._socket = end
+        self._buffer = bytearray()
+        self._descriptors: list[int] = []
+
+    def fileno(self) -> int:
+        """The descriptor, for selectors."""
+        return self._socket.fileno()
+
+    def send(
+        self, message: dict[str, Any], descriptors: Sequence[int] = (), *, timeout_s: float = 10.0
+    ) -> None:
+        """Sends one message.
+
+        Raises:
+            ChannelClosed: If the other side is gone.
+            ChannelTimeout: If it takes nothing any more.
+        """
+        body = json.dumps(message, separators=(",", ":")).encode()
+        if len(body) > _LONGEST_MESSAGE or len(descriptors) > _MOST_DESCRIPTORS:
+            raise ValueError(f"a message of {len(body)} bytes, {len(descriptors)} descriptors")
+        rest = memoryview(_HEADER.pack(len(body)) + body)
+        deadline = time.monotonic() + timeout_s
+        while rest:
+            try:
+                if descriptors:
+                    sent = socket.send_fds(self._socket, [rest], list(descriptors))
+                    descriptors = ()
+                else:
+                    sent = self._socket.send(rest, socket.MSG_NOSIGNAL)
+                rest = rest[sent:]
+            except BlockingIOError:
+                self._wait(select.POLLOUT, deadline)
+            except OSError as error:
+                raise ChannelClosed(str(error)) from error
+
+    def receive(self, deadline: float) -> dict[str, Any]:
+        """Waits for the next message. Descriptors that come along are dropped by the kernel.
+
+        Args:
+            deadline: By `time.monotonic()`.
+
+        Raises:
+            ChannelClosed: If the other side is gone or sends no JSON object.
+            ChannelTimeout: If the deadline passes.
+        """
+        while True:
+            message = self._take()
+            if message is not None:
+                return message
+            self._wait(select.POLLIN, deadline)
+            self.feed()
+
+    def receive_with_descriptors(self, deadline: float) -> tuple[dict[str, Any], list[int]]:
+        """As `receive`, and takes the descriptors that came so far. For trusted peers."""
+        while True:
+            message = self._take()
+            if message is not None:
+                taken, self._descriptors = self._descriptors, []
+                return message, taken
+            self._wait(select.POLLIN, deadline)
+            self.feed(descriptors=True)
+
+    def feed(self, *, descriptors: bool = False) -> None:
+        """Reads what has come, without waiting.
+
+        Raises:
+            ChannelClosed: If the other side is gone.
+        """
+        try:
+            if descriptors:
+                piece, fds, _, _ = socket.recv_fds(self._socket, 1 << 16, _MOST_DESCRIPTORS)
+                self._descriptors += fds
+            else:
+                piece = self._socket.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+        if not piece:
+            raise ChannelClosed("the other side closed")
+        self._buffer += piece
+
+    def pending(self) -> dict[str, Any] | None:
+        """The next message if it has come as a whole; after `feed`."""
+        return self._take()
+
+    def shutdown(self) -> None:
+        """Ends both directions, from any thread; whoever waits on either side wakes up."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # gone already
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self._socket.close()
+
+    def _take(self) -> dict[str, Any] | None:
+        if len(self._buffer) < _HEADER.size:
+            return None
+        (length,) = _HEADER.unpack_from(self._buffer)
+        if length > _LONGEST_MESSAGE:
+            raise ChannelClosed(f"a message of {length} bytes")
+        end = _HEADER.size + length
+        if len(self._buffer) < end:
+            return None
+        body = bytes(self._buffer[_HEADER.size : end])
+        del self._buffer[:end]
+        try:
+            message = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise ChannelClosed(f"no JSON: {error}") from error
+        if not isinstance(message, dict):
+            raise ChannelClosed("no JSON object")
+        return message
+
+    def _wait(self, event: int, deadline: float) -> None:
+        # poll, since select fails on descriptors above 1023.
+        left = deadline - time.monotonic()
+        poll = select.poll()
+        poll.register(self._socket, event)
+        if left <= 0 or not poll.poll(left * 1000):
+            raise ChannelTimeout

@@ -1,0 +1,258 @@
+/* The timing harness: trusted code that is loaded into every rank before the kernel.
+ *
+ * It never looks up a symbol of the kernel: it gets the address of `run` and calls it. It is linked
+ * with immediate binding, so that the clock functions are resolved before any kernel is loaded.
+ */
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <time.h>
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+#include "kerneltui/kernel.h"
+
+namespace {
+
+constexpr int kSpinsBeforeYield = 20000; /* about 50 to 100 us; then give the core to a late rank */
+
+/* One per rank in the control page, on cache lines of its own. The engine reads it when a rank hangs. */
+struct alignas(128) Slot {
+    std::atomic<uint64_t> gate;
+    std::atomic<uint64_t> begun;    /* epoch of the call that began last, plus one */
+    std::atomic<uint64_t> finished; /* epoch of the call that finished last, plus one */
+};
+static_assert(sizeof(Slot) == 128, "the engine reads slots of 128 bytes");
+
+uint64_t now_ns() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+uint64_t ticks() {
+#if defined(__x86_64__)
+    return __rdtsc();
+#elif defined(__aarch64__)
+    uint64_t value;
+    asm volatile("mrs %0, cntvct_el0" : "=r"(value));
+    return value;
+#else
+    return 0;
+#endif
+}
+
+void relax() {
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+using Sgemm = void (*)(const char *, const char *, const int *, const int *, const int *, const float *,
+                       const float *, const int *, const float *, const int *, const float *, float *,
+                       const int *);
+using Dgemm = void (*)(const char *, const char *, const int *, const int *, const int *, const double *,
+                       const double *, const int *, const double *, const int *, const double *, double *,
+                       const int *);
+
+/* BLAS takes column-major operands and 32-bit sizes: C = A*B in row-major order is the column-major
+ * product with the operands swapped. */
+template <typename T, typename F>
+int row_major(F function, int64_t m, int64_t n, int64_t k, const void *a, int64_t lda, const void *b,
+              int64_t ldb, void *c, int64_t ldc) {
+    constexpr int64_t largest = 0x7fffffff;
+    if (m < 0 || n < 0 || k < 0 || m > largest || n > largest || k > largest || lda > largest ||
+        ldb > largest || ldc > largest)
+        return 2;
+    if (m == 0 || n == 0) return 0;
+    const int rows = static_cast<int>(n), columns = static_cast<int>(m), inner = static_cast<int>(k);
+    const int la = static_cast<int>(lda), lb = static_cast<int>(ldb), lc = static_cast<int>(ldc);
+    const T one = 1, zero = 0;
+    function("N", "N", &rows, &columns, &inner, &one, static_cast<const T *>(b), &lb,
+             static_cast<const T *>(a), &la, &zero, static_cast<T *>(c), &lc);
+    return 0;
+}
+
+} // namespace
+
+extern "C" {
+
+struct ht_vendor {
+    Sgemm sgemm;
+    Dgemm dgemm;
+    int32_t dtype;
+};
+
+/* The kt_vendor.gemm of the CPU. 3: there is no vendor function for this dtype. */
+int ht_gemm(void *self, int64_t m, int64_t n, int64_t k, const void *a, int64_t lda, const void *b,
+            int64_t ldb, void *c, int64_t ldc, void *) {
+    const ht_vendor *vendor = static_cast<const ht_vendor *>(self);
+    if (vendor->dtype == KT_FLOAT32) return row_major<float>(vendor->sgemm, m, n, k, a, lda, b, ldb, c, ldc);
+    if (vendor->dtype == KT_FLOAT64) return row_major<double>(vendor->dgemm, m, n, k, a, lda, b, ldb, c, ldc);
+    return 3;
+}
+
+struct ht_failure {
+    char text[1024];
+    uint32_t set;
+};
+
+/* The kt_context.fail: keeps the first reason. */
+void ht_fail(void *self, const char *reason) {
+    ht_failure *failure = static_cast<ht_failure *>(self);
+    if (failure->set || !reason) return;
+    failure->set = 1;
+    std::snprintf(failure->text, sizeof failure->text, "%s", reason);
+}
+
+struct ht_sample {
+    /* in */
+    int (*run)(void *, uint32_t, uint64_t, void *);
+    void *state;
+    void *control;
+    uint32_t rank;
+    uint32_t ranks;
+    uint32_t sets;
+    uint32_t first_set;
+    uint64_t calls;
+    uint64_t epoch;
+    uint64_t gate;     /* grows with every sample */
+    uint64_t delay_ns; /* between gate and start */
+    uint64_t deadline_ns;
+    /* out */
+    uint64_t *ends_ns; /* room for `calls` */
+    uint64_t start_ns;
+    uint64_t ticks;
+    uint64_t cpu_ns;
+    int64_t minor_faults;
+    int64_t involuntary_switches;
+    int32_t code;         /* what a failed run returned */
+    uint32_t late_rank;   /* who did not come to the gate */
+    uint64_t failed_call; /* which call failed */
+};
+
+enum { HT_DONE = 0, HT_RETURNED = 1, HT_THREW = 2, HT_NO_MEMORY = 3, HT_LATE = 4 };
+
+static int pass_gate(ht_sample *s) {
+    Slot *slots = static_cast<Slot *>(s->control);
+    slots[s->rank].gate.store(s->gate, std::memory_order_release);
+    int spins = 0;
+    for (uint32_t r = 0; r < s->ranks; ++r) {
+        while (slots[r].gate.load(std::memory_order_acquire) < s->gate) {
+            if (++spins < kSpinsBeforeYield) {
+                relax();
+            } else {
+                sched_yield();
+                if (now_ns() > s->deadline_ns) {
+                    s->late_rank = r;
+                    return HT_LATE;
+                }
+            }
+        }
+    }
+    if (s->delay_ns) {
+        const uint64_t until = now_ns() + s->delay_ns;
+        while (now_ns() < until) relax();
+    }
+    return HT_DONE;
+}
+
+static uint64_t process_cpu_ns() {
+    timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+int ht_take_sample(ht_sample *s, ht_failure *failure) {
+    Slot &slot = static_cast<Slot *>(s->control)[s->rank];
+    /* The array of ends is written once before the clock runs: no page fault inside. */
+    std::memset(s->ends_ns, 0, s->calls * sizeof(uint64_t));
+    rusage before, after;
+    if (pass_gate(s) != HT_DONE) return HT_LATE;
+    getrusage(RUSAGE_SELF, &before);
+    const uint64_t cpu = process_cpu_ns();
+    const uint64_t first_tick = ticks();
+    s->start_ns = now_ns();
+    uint32_t set = s->first_set;
+    for (uint64_t i = 0; i < s->calls; ++i) {
+        slot.begun.store(s->epoch + i + 1, std::memory_order_relaxed);
+        try {
+            s->code = s->run(s->state, set, s->epoch + i, nullptr);
+        } catch (const std::bad_alloc &) {
+            s->failed_call = i;
+            return HT_NO_MEMORY;
+        } catch (const std::exception &error) {
+            ht_fail(failure, error.what());
+            s->failed_call = i;
+            return HT_THREW;
+        } catch (...) {
+            ht_fail(failure, "something that is no std::exception");
+            s->failed_call = i;
+            return HT_THREW;
+        }
+        s->ends_ns[i] = now_ns();
+        slot.finished.store(s->epoch + i + 1, std::memory_order_relaxed);
+        if (s->code) {
+            s->failed_call = i;
+            return HT_RETURNED;
+        }
+        if (++set == s->sets) set = 0;
+    }
+    s->ticks = ticks() - first_tick;
+    s->cpu_ns = process_cpu_ns() - cpu;
+    getrusage(RUSAGE_SELF, &after);
+    s->minor_faults = after.ru_minflt - before.ru_minflt;
+    s->involuntary_switches = after.ru_nivcsw - before.ru_nivcsw;
+    return HT_DONE;
+}
+
+/* Calls setup or teardown of a kernel with the same care for what it throws. */
+int ht_setup(int (*setup)(const kt_context *, void **), const kt_context *context, void **state, int *code,
+             ht_failure *failure) {
+    try {
+        *code = setup(context, state);
+    } catch (const std::bad_alloc &) {
+        return HT_NO_MEMORY;
+    } catch (const std::exception &error) {
+        ht_fail(failure, error.what());
+        return HT_THREW;
+    } catch (...) {
+        ht_fail(failure, "something that is no std::exception");
+        return HT_THREW;
+    }
+    return *code ? HT_RETURNED : HT_DONE;
+}
+
+int ht_teardown(int (*teardown)(void *), void *state, int *code, ht_failure *failure) {
+    try {
+        *code = teardown(state);
+    } catch (const std::bad_alloc &) {
+        return HT_NO_MEMORY;
+    } catch (const std::exception &error) {
+        ht_fail(failure, error.what());
+        return HT_THREW;
+    } catch (...) {
+        ht_fail(failure, "something that is no std::exception");
+        return HT_THREW;
+    }
+    return *code ? HT_RETURNED : HT_DONE;
+}
+
+/* Cycles of the counter per second, over `span_ns` of CLOCK_MONOTONIC; 0 where there is no counter. */
+double ht_tick_rate(uint64_t span_ns) {
+    const uint64_t start = now_ns(), first = ticks();
+    uint64_t end = start;
+    while (end - start < span_ns) end = now_ns();
+    return static_cast<double>(ticks() - first) * 1e9 / static_cast<double>(end - start);
+}
+
+} /* extern "C" */

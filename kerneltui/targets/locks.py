@@ -1,0 +1,120 @@
+"""One lock for the machine: a compile never overlaps a timing burst, in this engine or in another.
+
+Bursts are exclusive. Compiles exclude bursts but not one another. A lock dies with its process, so
+nothing has to be cleaned up after a crash.
+
+Whoever comes first gets a turnstile, takes the lock and, unless it is exclusive, gives the turnstile
+up. A waiting burst keeps the turnstile, so a stream of overlapping compiles cannot starve it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kerneltui.targets.errors import TargetError
+
+__all__ = ["LockTimeout", "MachineLock", "runtime_directory"]
+
+_POLL_S = 0.002
+
+
+class LockTimeout(TargetError):
+    """The machine lock was not to be had in time."""
+
+
+class MachineLock:
+    """The lock between compiles and timing bursts. One object serves any number of threads.
+
+    Args:
+        directory: Where the lock files lie; `runtime_directory()` by default.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory or runtime_directory()
+
+    @contextmanager
+    def burst(
+        self, *, timeout_s: float | None = None, stop: Callable[[], bool] | None = None
+    ) -> Iterator[None]:
+        """Holds the machine alone, for timing.
+
+        Args:
+            timeout_s: How long to wait; for ever if None.
+            stop: Asked while waiting; True ends the wait.
+
+        Raises:
+            LockTimeout: If the lock was not to be had in time, or `stop` said so.
+        """
+        deadline = _deadline(timeout_s)
+        with (
+            _held(self._directory / "turnstile.lock", fcntl.LOCK_EX, deadline, stop),
+            _held(self._directory / "machine.lock", fcntl.LOCK_EX, deadline, stop),
+        ):
+            yield
+
+    @contextmanager
+    def compiling(
+        self, *, timeout_s: float | None = None, stop: Callable[[], bool] | None = None
+    ) -> Iterator[None]:
+        """Keeps timing bursts away while a compiler runs. Arguments and errors as for `burst`."""
+        deadline = _deadline(timeout_s)
+        lock = _held(self._directory / "machine.lock", fcntl.LOCK_SH, deadline, stop)
+        with _held(self._directory / "turnstile.lock", fcntl.LOCK_EX, deadline, stop):
+            lock.__enter__()
+        try:
+            yield
+        finally:
+            lock.__exit__(None, None, None)
+
+
+def runtime_directory() -> Path:
+    """The user's folder for sockets and locks of this machine, made if missing, mode 0700.
+
+    Raises:
+        TargetError: If the folder belongs to somebody else.
+    """
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    if base and os.access(base, os.W_OK):
+        path = Path(base) / "kerneltui"
+    else:
+        path = Path(tempfile.gettempdir()) / f"kerneltui-{os.getuid()}"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_uid != os.getuid():
+        raise TargetError(
+            f"{path} belongs to another user; set XDG_RUNTIME_DIR to a folder of yours"
+        )
+    return path
+
+
+@contextmanager
+def _held(
+    path: Path, mode: int, deadline: float | None, stop: Callable[[], bool] | None
+) -> Iterator[None]:
+    # Opened anew each time: flock binds to the open file, so threads exclude one another as well.
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, mode | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise LockTimeout(
+                        f"another kerneltui holds {path}; wait for it or end it"
+                    ) from None
+                if stop is not None and stop():
+                    raise LockTimeout("stopped while waiting for the machine") from None
+                time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _deadline(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else time.monotonic() + timeout_s

@@ -1,0 +1,325 @@
+"""What the evaluation may ask of a target, and the plain data that goes across."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from kerneltui.targets.cpu.windows import GroupLayout
+from kerneltui.targets.output import KeptOutput
+
+__all__ = [
+    "Build",
+    "Group",
+    "GroupRole",
+    "KillProof",
+    "Limits",
+    "RankExit",
+    "RankSample",
+    "Requirements",
+    "Sample",
+    "Target",
+    "Toolchain",
+]
+
+
+class GroupRole(StrEnum):
+    """Whose code a group of ranks runs."""
+
+    BASELINE = "baseline"
+    """Trusted: vendor libraries."""
+    INCUMBENT = "incumbent"
+    CANDIDATE = "candidate"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long and how large. Times in seconds.
+
+    Attributes:
+        start_s: From the request for a group to all ranks ready.
+        load_s: Loading a library, and asking for requirements.
+        setup_s: `kerneltui_setup` and `kerneltui_teardown`.
+        first_call_s: One verified call.
+        sample_s: One sample, on top of nothing: the whole of it.
+        memory_bytes: Private memory that a rank may take beyond what it has when it starts.
+        shared_bytes: Further address space, for the shared buffers.
+        file_bytes: Largest file that a rank may write.
+    """
+
+    start_s: float = 30.0
+    load_s: float = 10.0
+    setup_s: float = 10.0
+    first_call_s: float = 10.0
+    sample_s: float = 10.0
+    memory_bytes: int = 4 << 30
+    shared_bytes: int = 8 << 30
+    file_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A kernel that was compiled.
+
+    Attributes:
+        library: The shared library. Only ranks load it.
+        key: Content address: source, flags, compiler, header.
+        cached: True if nothing had to be compiled.
+        seconds: Time of the compiler, also of a cached build's.
+        log: Kept part of the compiler's output: warnings.
+    """
+
+    library: Path
+    key: str
+    cached: bool
+    seconds: float
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """What a kernel asks for, the largest over the ranks."""
+
+    signal_words: int
+    window_bytes: int
+    scratch_bytes: int
+    host_collectives: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RankSample:
+    """What one rank saw of one sample. Clock readings are of CLOCK_MONOTONIC, in nanoseconds.
+
+    Attributes:
+        start_ns: Before the first call, after the gate and the rank's own delay.
+        call_ends_ns: After each call.
+        ticks_ns: The same interval by the processor's cycle counter, 0 where there is none.
+        cpu_ns: Processor time of all threads of the process in the interval.
+        minor_faults: Page faults in the interval.
+        involuntary_switches: Times the scheduler took a processor away.
+        threads_before: Threads of the process before the calls.
+        threads_after: Threads of the process after the calls.
+    """
+
+    start_ns: int
+    call_ends_ns: tuple[int, ...]
+    ticks_ns: int
+    cpu_ns: int
+    minor_faults: int
+    involuntary_switches: int
+    threads_before: int
+    threads_after: int
+
+    @property
+    def end_ns(self) -> int:
+        """After the last call."""
+        return self.call_ends_ns[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A number of back-to-back calls on all ranks.
+
+    Attributes:
+        calls: Calls per rank.
+        first_set: Buffer set of the first call; the next calls take the next sets, in rotation.
+        epoch: Epoch of the first call.
+        ranks: What each rank saw.
+        wall_ns: From the engine's request to the last answer, by the engine's own clock.
+        clock_conflict: One line if clocks contradict each other (a tampered timer), else None.
+    """
+
+    calls: int
+    first_set: int
+    epoch: int
+    ranks: tuple[RankSample, ...]
+    wall_ns: int
+    clock_conflict: str | None
+
+    @property
+    def elapsed_ns(self) -> int:
+        """From the earliest start to the latest end over all ranks."""
+        return max(r.end_ns for r in self.ranks) - min(r.start_ns for r in self.ranks)
+
+    @property
+    def duration_ns(self) -> float:
+        """Time of one call: `elapsed_ns` over the number of calls."""
+        return self.elapsed_ns / self.calls
+
+    @property
+    def skew_ns(self) -> int:
+        """How far apart the ranks started."""
+        return max(r.start_ns for r in self.ranks) - min(r.start_ns for r in self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class RankExit:
+    """How a rank ended.
+
+    Attributes:
+        rank: Which.
+        pid: Its process.
+        exit_code: Its exit code, or None if a signal ended it.
+        signal: The signal that ended it, or None.
+        peak_bytes: Its largest resident size.
+        oom_suspected: True if the machine's or the rank's own memory limit looks like the cause.
+    """
+
+    rank: int
+    pid: int
+    exit_code: int | None
+    signal: int | None
+    peak_bytes: int
+    oom_suspected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KillProof:
+    """That the processes of a group are gone.
+
+    Attributes:
+        group_id: Which group.
+        exits: How each rank ended.
+        strays: Further processes that were found under the group and killed.
+        seconds: From the order to the proof.
+        gone: True if /proc shows none of them any more.
+        left: Those that are still there, if any.
+    """
+
+    group_id: str
+    exits: tuple[RankExit, ...]
+    strays: tuple[int, ...]
+    seconds: float
+    gone: bool
+    left: tuple[int, ...]
+
+
+class Toolchain(Protocol):
+    """Builds kernels."""
+
+    def compile(
+        self, source_text: str, *, defines: Mapping[str, str] | None = None, limit_s: float = 120.0
+    ) -> Build:
+        """Builds a kernel, or gives the stored build of the same text.
+
+        Raises:
+            CompileFailure: If it does not build, in time.
+        """
+        ...
+
+
+class Group(Protocol):
+    """A group of ranks: one process each, killable as a whole.
+
+    Every method but `kill`, `close` and `output` raises `RankFailure`; the group is dead then, and
+    its processes are gone. Only one thread may use a group at a time; `kill` may come from any.
+    """
+
+    @property
+    def group_id(self) -> str:
+        """Name of the group, unique in the engine."""
+        ...
+
+    @property
+    def role(self) -> GroupRole:
+        """Whose code it runs."""
+        ...
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        ...
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Processes, by rank."""
+        ...
+
+    def load(self, library: Path) -> None:
+        """Loads a kernel on every rank."""
+        ...
+
+    def load_baseline(self, name: str) -> None:
+        """Takes a trusted implementation by name; in baseline groups only."""
+        ...
+
+    def requirements(
+        self, dimensions: Mapping[str, int], runtime: Mapping[str, int]
+    ) -> Requirements:
+        """Asks the kernel what it needs for a shape."""
+        ...
+
+    def setup(self, layout: GroupLayout, runtime: Mapping[str, int]) -> None:
+        """Makes the memory of a layout and calls the kernel's `setup`."""
+        ...
+
+    def run(self, set_index: int, epoch: int, delays_ns: Sequence[int] = ()) -> Sample:
+        """Makes one call, for verification."""
+        ...
+
+    def sample(
+        self, calls: int, first_set: int, epoch: int, delays_ns: Sequence[int] = ()
+    ) -> Sample:
+        """Makes `calls` back-to-back calls with epochs from `epoch` on, and times them."""
+        ...
+
+    def teardown(self) -> None:
+        """Calls the kernel's `teardown` and gives the memory back."""
+        ...
+
+    def kill(self) -> None:
+        """Ends the group from any thread; whoever waits for it gets a `RankFailure`."""
+        ...
+
+    def close(self) -> KillProof:
+        """Ends the group and gives everything back."""
+        ...
+
+    def output(self) -> tuple[KeptOutput, ...]:
+        """What each rank printed."""
+        ...
+
+
+class Target(Protocol):
+    """Where kernels run."""
+
+    name: str
+
+    @property
+    def toolchain(self) -> Toolchain:
+        """Builds kernels for this target."""
+        ...
+
+    @property
+    def sandbox_level(self) -> str:
+        """What confines candidate code, in words."""
+        ...
+
+    def start(self) -> None:
+        """Starts what has to be there before a group can be opened; returns at once."""
+        ...
+
+    def close(self) -> None:
+        """Ends all groups and everything else that was started."""
+        ...
+
+    def open_group(self, role: GroupRole, ranks: int, *, limits: Limits) -> Group:
+        """Starts the ranks of a group and waits until they are ready."""
+        ...
+
+    def __enter__(self) -> Self:
+        """Starts."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes."""
+        ...
