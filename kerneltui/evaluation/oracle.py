@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,7 @@ def compare_outputs(
     reference: Reference, base: Base, variant: Variant, memory: GroupMemory, buffer_set: int
 ) -> Comparison:
     """Compares every output of every rank in one buffer set, element by element."""
-    result = Comparison()
+    comparer = _Comparer(reference, base, variant, buffer_set)
     ranks = memory.layout.ranks
     for output in (t for t in ranks[0].sets[buffer_set] if t.role is not Role.INPUT):
         parts: dict[tuple[int, int], list[int]] = {}
@@ -169,90 +169,80 @@ def compare_outputs(
                 rank: memory_tensor(memory, rank, ranks[rank].tensor(buffer_set, output.name))
                 for rank in owners
             }
-            _compare_part(
-                reference, base, variant, output, buffer_set, slice(first, first + rows), found,
-                result,
-            )  # fmt: skip
-    return result
+            comparer.compare(output, slice(first, first + rows), found)
+    return comparer.result
 
 
-def _compare_part(
-    reference: Reference,
-    base: Base,
-    variant: Variant,
-    output: TensorLayout,
-    buffer_set: int,
-    rows: slice,
-    found: Mapping[int, Tensor],
-    result: Comparison,
-) -> None:
-    name = output.name
-    allowed, honest = reference.tolerances(base.shape, output.dtype)
-    exact = base.values is ValueClass.EXACT or allowed == 0.0
-    squares = dict.fromkeys(found, 0.0)
-    spoiled: set[int] = set()
-    width = max(1, prod(next(iter(found.values())).shape[1:]))
-    step = max(1, _CHUNK_ELEMENTS // width)
-    for first in range(rows.start, rows.stop, step):
-        part = slice(first, min(first + step, rows.stop))
-        local = slice(part.start - rows.start, part.stop - rows.start)
-        expected = variant.expected(name, base.inputs, base.outputs, part)
-        scale = _positive(base.scale[name][variant.rows_of_base(name, part)])
-        for rank, tensor in found.items():
-            if rank in spoiled:
-                continue
-            error = variant.unscaled(name, tensor[local], part).sub_(expected).abs_().div_(scale)
-            worst = float(error.max())
-            if exact:
-                good = worst == 0.0
-            else:
-                good = worst <= allowed  # False for NaN
-                squares[rank] += float(torch.linalg.vector_norm(error)) ** 2
-                result.error = max(result.error, worst / allowed) if good else result.error
-            if not good:
-                spoiled.add(rank)
-                text = _describe(tensor, error, allowed, exact, part, rank, name, base)
-                kind = FaultKind.VALUE if worst == worst else FaultKind.NOT_FINITE
-                result.faults.append(Fault(kind, rank, buffer_set, text))
-    if exact:
-        return
-    limit = reference.workload.tolerance.library * max(base.library_error[name], honest)
-    for rank, total in squares.items():
-        rms = (total / max(1, found[rank].numel())) ** 0.5
-        if rank in spoiled:
-            continue
-        result.library_share = max(result.library_share, rms / limit)
-        if rms > limit:
-            text = (
-                f"{name} on rank {rank} is inaccurate: RMS error {rms:.2e} of the row RMS, allowed "
-                f"{limit:.2e} ({reference.workload.tolerance.library:g} times the vendor library's), "
-                f"{base.values} inputs, {base.shape.name}"
-            )
-            result.faults.append(Fault(FaultKind.INACCURATE, rank, buffer_set, text))
+class _Comparer:
+    """Compares the outputs of one call, and gathers what it finds in `result`."""
 
+    def __init__(self, reference: Reference, base: Base, variant: Variant, buffer_set: int) -> None:
+        self._reference = reference
+        self._base = base
+        self._variant = variant
+        self._set = buffer_set
+        self.result = Comparison()
 
-def _describe(
-    found: Tensor,
-    error: Tensor,
-    allowed: float,
-    exact: bool,
-    part: slice,
-    rank: int,
-    name: str,
-    base: Base,
-) -> str:
-    """One line that names the place, the rank, and how far off it is."""
-    bad = ~(error <= (0.0 if exact else allowed))
-    count = int(bad.sum())
-    place = [int(i) for i in bad.nonzero()[0]]
-    local = error[tuple(place)]
-    place[0] += part.start
-    where = f"{name}{place} on rank {rank}"
-    rest = f"{count} of {error.numel()} elements there, {base.values} inputs, {base.shape.name}"
-    if not bool(torch.isfinite(local)):
-        return f"{where} is not a finite number: never written, or invalid; {rest}"
-    limit = "must match bit for bit" if exact else f"allowed {allowed:.1e}"
-    return f"{where} is wrong: off by {float(local):.1e} of the row RMS, {limit}; {rest}"
+    def compare(self, output: TensorLayout, rows: slice, found: Mapping[int, Tensor]) -> None:
+        """Compares the same rows of an output on several ranks."""
+        base, name = self._base, output.name
+        allowed, honest = self._reference.tolerances(base.shape, output.dtype)
+        exact = base.values is ValueClass.EXACT or allowed == 0.0
+        limit = 0.0 if exact else allowed
+        squares = dict.fromkeys(found, 0.0)
+        width = max(1, prod(next(iter(found.values())).shape[1:]))
+        step = max(1, _CHUNK_ELEMENTS // width)
+        for first in range(rows.start, rows.stop, step):
+            part = slice(first, min(first + step, rows.stop))
+            local = slice(part.start - rows.start, part.stop - rows.start)
+            expected = self._variant.expected(name, base.inputs, base.outputs, part)
+            scale = _positive(base.scale[name][self._variant.rows_of_base(name, part)])
+            for rank in [*squares]:
+                error = self._variant.unscaled(name, found[rank][local], part)
+                error.sub_(expected).abs_().div_(scale)
+                worst = float(error.max())
+                if worst <= limit:  # False for NaN
+                    squares[rank] += float(torch.linalg.vector_norm(error)) ** 2
+                    self.result.error = max(self.result.error, worst / (limit or 1.0))
+                else:
+                    del squares[rank]  # one finding a rank is enough
+                    self._report(error, limit, part, rank, name)
+        if exact:
+            return
+        rule = self._reference.workload.tolerance.library
+        most = rule * max(base.library_error[name], honest)
+        for rank, total in squares.items():
+            rms = (total / max(1, found[rank].numel())) ** 0.5
+            self.result.library_share = max(self.result.library_share, rms / most)
+            if rms > most:
+                text = (
+                    f"{name} on rank {rank} is inaccurate: RMS error {rms:.2e} of the row RMS, "
+                    f"allowed {most:.2e} ({rule:g} times the vendor library's), {base.values} "
+                    f"inputs, {base.shape.name}"
+                )
+                self._fault(FaultKind.INACCURATE, rank, text)
+
+    def _report(self, error: Tensor, limit: float, part: slice, rank: int, name: str) -> None:
+        """One line that names the place, the rank, and how far off it is."""
+        bad = ~(error <= limit)
+        place = [int(i) for i in bad.nonzero()[0]]
+        local = float(error[tuple(place)])
+        place[0] += part.start
+        where = f"{name}{place} on rank {rank}"
+        rest = (
+            f"{int(bad.sum())} of {error.numel()} elements there, {self._base.values} inputs, "
+            f"{self._base.shape.name}"
+        )
+        if not isfinite(local):
+            text = f"{where} is not a finite number: never written, or invalid; {rest}"
+            self._fault(FaultKind.NOT_FINITE, rank, text)
+            return
+        allowed = f"allowed {limit:.1e}" if limit else "must match bit for bit"
+        text = f"{where} is wrong: off by {local:.1e} of the row RMS, {allowed}; {rest}"
+        self._fault(FaultKind.VALUE, rank, text)
+
+    def _fault(self, kind: FaultKind, rank: int, text: str) -> None:
+        self.result.faults.append(Fault(kind, rank, self._set, text))
 
 
 def _positive(scale: Tensor) -> Tensor:

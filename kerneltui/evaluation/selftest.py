@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,12 +43,24 @@ def run_self_test(judge: Judge, workload: Workload, reference: Reference) -> lis
         rows += _lint(reference, shape)
         for name, make in reference.honest.items():
             for values in ValueClass:
-                rows.append(_try(judge, workload, reference, shape, values, name, make, "honest"))
+                refused, text = _try(judge, workload, reference, _Case(shape, values, make))
+                rows.append(_row(f"{name}, {shape.name}, {values}", "honest", not refused, text))
         for name, make in reference.mutants.items():
-            rows.append(
-                _try(judge, workload, reference, shape, ValueClass.NATURAL, name, make, "mutant")
-            )
+            case = _Case(shape, ValueClass.NATURAL, make)
+            refused, text = _try(judge, workload, reference, case)
+            rows.append(_row(f"{name}, {shape.name}", "mutant", refused, text))
     return rows
+
+
+@dataclass(frozen=True)
+class _Case:
+    shape: Shape
+    values: ValueClass
+    make: Callable[[MutantCall], list[dict[str, Tensor]]]
+
+
+def _row(name: str, kind: str, ok: bool, text: str) -> dict[str, Any]:
+    return {"name": name, "kind": kind, "ok": ok, "text": text}
 
 
 def self_test_shapes(workload: Workload) -> list[Shape]:
@@ -72,36 +85,33 @@ def _work(shape: Shape) -> int:
 def _lint(reference: Reference, shape: Shape) -> list[dict[str, Any]]:
     """The answer must vary: with the seed, with every input, along every axis."""
     rows: list[dict[str, Any]] = []
-
-    def row(name: str, ok: bool, text: str) -> None:
-        rows.append({"name": f"{name}, {shape.name}", "kind": "lint", "ok": ok, "text": text})
-
     base = reference.base(shape, ValueClass.NATURAL, secret_seed())
     other = reference.base(shape, ValueClass.NATURAL, secret_seed())
     for name, value in base.outputs.items():
-        row(f"{name} varies with the seed", not torch.equal(value, other.outputs[name]), "")
+        fresh = not torch.equal(value, other.outputs[name])
+        rows.append(_row(f"{name} varies with the seed, {shape.name}", "lint", fresh, ""))
         for axis in range(value.dim()):
             if value.shape[axis] > 1:
                 spread = float(value.std(dim=axis).min())
-                row(f"{name} varies along axis {axis}", spread > 0, f"least deviation {spread:g}")
+                rows.append(
+                    _row(
+                        f"{name} varies along axis {axis}, {shape.name}",
+                        "lint",
+                        spread > 0,
+                        f"least deviation {spread:g}",
+                    )
+                )
     for name in base.inputs:
         mixed = {**base.inputs, name: other.inputs[name]}
         changed = reference.outputs(mixed, shape)
-        same = all(torch.equal(changed[k], base.outputs[k]) for k in changed)
-        row(f"the answer depends on {name}", not same, "")
+        differs = any(not torch.equal(changed[k], base.outputs[k]) for k in changed)
+        rows.append(_row(f"the answer depends on {name}, {shape.name}", "lint", differs, ""))
     return rows
 
 
-def _try(
-    judge: Judge,
-    workload: Workload,
-    reference: Reference,
-    shape: Shape,
-    values: ValueClass,
-    name: str,
-    make: Callable[[MutantCall], list[dict[str, Tensor]]],
-    kind: str,
-) -> dict[str, Any]:
+def _try(judge: Judge, workload: Workload, reference: Reference, case: _Case) -> tuple[bool, str]:
+    """Puts one answer through the judge: whether it was refused, and its first finding."""
+    shape = case.shape
     layout = GroupLayout.plan(
         [TensorSpec.of(tensor, shape) for tensor in workload.tensors],
         shape.dimensions,
@@ -109,29 +119,28 @@ def _try(
         sets=1,
     )
     with GroupMemory.create(layout) as own:
-        fds = [os.dup(fd) for fd in own.descriptors]
-    judge.do_attach({"group": _GROUP, "shape": shape.name, "layout": layout.to_json()}, fds)
+        descriptors = [os.dup(fd) for fd in own.descriptors]
+    judge.do_attach({"group": _GROUP, "shape": shape.name, "layout": layout.to_json()}, descriptors)
     try:
-        fill = {"group": _GROUP, "sets": [0], "values": values, "poison": "nan"}
+        fill = {"group": _GROUP, "sets": [0], "values": case.values, "poison": "nan"}
         judge.do_fill(fill)
         _, previous = reference.rounded(*judge.filled(_GROUP, 0))
         judge.do_fill(fill)
         inputs, outputs = reference.rounded(*judge.filled(_GROUP, 0))
-        first = next(t for t in workload.tensors if t.shard is not None)
-        rows = first.extent(shape)[first.shard or 0]
+        sharded = [t for t in workload.tensors if t.shard is not None]
+        rows = sharded[0].extent(shape)[sharded[0].shard or 0] if sharded else 0
         owned = [
             slice(first_row(rows, r, shape.ranks), first_row(rows, r + 1, shape.ranks))
             for r in range(shape.ranks)
         ]
-        answers = make(MutantCall(shape, inputs, outputs, previous, owned))
+        answers = case.make(MutantCall(shape, inputs, outputs, previous, owned))
         _write(judge.group_memory(_GROUP), answers)
         found = judge.do_check({"group": _GROUP, "sets": [0]})
     finally:
         judge.do_detach({"group": _GROUP})
-    refused = bool(found["faults"])
-    text = found["faults"][0]["text"] if refused else f"error {found['error']:.2f} of the allowed"
-    ok = refused if kind == "mutant" else not refused
-    return {"name": f"{name}, {shape.name}, {values}", "kind": kind, "ok": ok, "text": text}
+    if found["faults"]:
+        return True, str(found["faults"][0]["text"])
+    return False, f"error {found['error']:.2f} of the allowed"
 
 
 def _write(memory: GroupMemory, answers: list[dict[str, Tensor]]) -> None:

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
+
 from kerneltui.evaluation.inputs import MutantCall, Tensors, generator, power_of_two
 from kerneltui.model.workload import Shape
-from torch import Tensor
 
 
 def oracle(inputs: Tensors, shape: Shape) -> dict[str, Tensor]:
