@@ -11,6 +11,12 @@
 #include <new>
 #include <vector>
 
+// kerneltui: directive backend host
+// kerneltui: directive issuer dedicated
+// kerneltui: directive placement sequential
+// kerneltui: directive sync world
+// kerneltui: directive chunk_bytes = 0
+
 namespace {
 
 struct State {

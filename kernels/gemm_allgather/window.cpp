@@ -38,6 +38,12 @@
 
 /* ---- Choices of the directive. ------------------------------------------------------------------- */
 
+// kerneltui: directive backend lsa
+// kerneltui: directive issuer thread
+// kerneltui: directive placement from PLACEMENT
+// kerneltui: directive sync from SYNC
+// kerneltui: directive chunk_bytes = CHUNK_ROWS * N * 4
+
 // When rows go to the peers.
 // kerneltui: tunable PLACEMENT in sequential split_put_wait fused
 #define PLACEMENT sequential

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerneltui.engine import decisions
 from kerneltui.engine.errors import Refused
-from kerneltui.engine.recorder import now_ns
+from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.model.command import (
     Accept,
     Command,
@@ -104,7 +104,7 @@ def _follow(tuner: Tuner, command: Command) -> dict[str, Any]:
         case TakeOver():
             raise Refused("taking over is between a client and the server")
         case ReadSource() | ReadLog() | ReadNotes():
-            return read(tuner, command)
+            return read(recorder, command)
     return {}
 
 
@@ -191,13 +191,12 @@ def _tunable(tuner: Tuner, name: str) -> Tunable:
     raise Refused(f"'{name}' is not known: no kernel with choices was proposed yet")
 
 
-def read(tuner: Tuner, command: ReadSource | ReadLog | ReadNotes) -> dict[str, Any]:
+def read(recorder: Recorder, command: ReadSource | ReadLog | ReadNotes) -> dict[str, Any]:
     """Answers a query.
 
     Raises:
         Refused: There is no such candidate or log.
     """
-    recorder = tuner.recorder
     if isinstance(command, ReadLog):
         name, _, digest = command.log.partition("@")
         text = recorder.session.read_log(name, digest)

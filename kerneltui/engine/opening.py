@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kerneltui.engine.errors import OpeningFailed, WorkloadUnfit
-from kerneltui.engine.recorder import Recorder, now_ns
+from kerneltui.engine.recorder import Recorder, now_ns, unheard
 from kerneltui.model.errors import RecordError
 from kerneltui.model.event import (
     SCHEMA,
@@ -123,7 +123,7 @@ def create_session(path: Path, workload: Workload, start: Start) -> Session:
         ShapeInfo(shape.name, shape.values, workload.limit.flops.number(shape.values))
         for shape in workload.shapes_for("tune")
     )
-    recorder = Recorder(session, State(), kernel_path(workload.name, spec.seed), lambda *_: None)
+    recorder = Recorder(session, State(), kernel_path(workload.name, spec.seed), unheard)
     opened = SessionOpened(
         at=at,
         session=path.name,

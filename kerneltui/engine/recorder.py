@@ -28,7 +28,7 @@ from kerneltui.model.record import to_plain
 from kerneltui.model.state import State
 from kerneltui.session.repository import Session
 
-__all__ = ["Recorder", "candidate_number", "now_ns"]
+__all__ = ["Recorder", "candidate_number", "now_ns", "unheard"]
 
 AGENT_MAIL = "agents@kerneltui.invalid"
 
@@ -36,6 +36,10 @@ AGENT_MAIL = "agents@kerneltui.invalid"
 def now_ns() -> int:
     """Returns the time in nanoseconds since the epoch."""
     return time.time_ns()
+
+
+def unheard(position: int, event: Event, body: bytes) -> None:
+    """Listens to events when nobody does."""
 
 
 def candidate_number(identifier: str) -> int:

@@ -1,0 +1,217 @@
+"""Puts an engine together over a session, runs it, and takes it apart again.
+
+Everything here happens in the main thread: the fork server and the judge die with the thread that
+started them, so it must be the one that lives as long as the process.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from kerneltui.agents.fast_path import OfflineFastPath
+from kerneltui.agents.port import Agent
+from kerneltui.agents.slow_path import OfflineSlowPath
+from kerneltui.engine.executor import EvaluatorPort, Executor
+from kerneltui.engine.opening import (
+    SNAPSHOT_EVERY,
+    Start,
+    create_session,
+    kernel_path,
+    library_kernels,
+    load_state,
+    resume_session,
+    save_snapshot,
+    target_spec,
+)
+from kerneltui.engine.place import About, Place, write_about
+from kerneltui.engine.recorder import Recorder, now_ns
+from kerneltui.engine.server import Server
+from kerneltui.engine.tuner import Options, Stop, Tuner
+from kerneltui.model.command import Progress
+from kerneltui.model.event import AgentMessage, BudgetSet, Event, RuleSet
+from kerneltui.model.state import State
+from kerneltui.model.workload import TargetSpec, Workload, load_workload
+from kerneltui.session.repository import Session
+
+__all__ = ["EngineSetup", "MakeEvaluator", "run_engine"]
+
+MakeEvaluator = Callable[[Workload, TargetSpec], EvaluatorPort]
+DEFAULT_BUDGET = 40
+
+
+def _nothing() -> Mapping[str, str]:
+    return {}
+
+
+def _ignore_event(event: Event, state: State) -> None:
+    del event, state
+
+
+def _ignore_progress(progress: Progress) -> None:
+    del progress
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetup:
+    """What an engine is started with.
+
+    `start` is used when the session does not exist yet; for an existing one its rule and budget are
+    set again if `renew` says so. `take_signals` turns SIGINT and SIGTERM into a clean stop.
+    """
+
+    place: Place
+    start: Start
+    options: Options
+    make_evaluator: MakeEvaluator
+    renew: bool = False
+    take_signals: bool = True
+    on_event: Callable[[Event, State], None] = _ignore_event
+    on_progress: Callable[[Progress], None] = _ignore_progress
+    environment: Mapping[str, str] = field(default_factory=_nothing)
+
+
+@dataclass(slots=True)
+class _Stops:
+    """Turns SIGINT and SIGTERM into a clean stop; a second SIGINT is Python's own again."""
+
+    post: Callable[[object], None]
+    reason: str = ""
+
+    def install(self) -> None:
+        signal.signal(signal.SIGINT, self._take)
+        signal.signal(signal.SIGTERM, self._take)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.reason = "interrupted"
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.post(Stop("interrupted" if number == signal.SIGINT else "terminated"))
+
+
+def run_engine(setup: EngineSetup) -> tuple[State, str, Exception | None]:
+    """Runs an engine until its search ends or it is stopped.
+
+    Returns:
+        The last state, the reason for the end, and what kept the calibration from working, if anything.
+
+    Raises:
+        EngineError: The session or the workload cannot be opened.
+        SessionError: The repository cannot be opened or written.
+        DefinitionError: The workload's definition is wrong.
+    """
+    place = setup.place
+    workload = load_workload(place.workload) if place.workload is not None else None
+    session = _open(setup, workload)
+    with session:
+        state = load_state(session)
+        opened = _Engine(setup, workload, session, state)
+        return opened.run()
+
+
+def _open(setup: EngineSetup, workload: Workload | None) -> Session:
+    if setup.place.exists:
+        return Session.open(setup.place.session, writable=True)
+    assert workload is not None
+    return create_session(setup.place.session, workload, setup.start)
+
+
+class _Engine:
+    """The parts of a running engine."""
+
+    def __init__(
+        self, setup: EngineSetup, workload: Workload | None, session: Session, state: State
+    ) -> None:
+        self._setup = setup
+        self._session = session
+        seed_file = state.candidates[state.base].seed_file
+        path = kernel_path(state.workload, seed_file)
+        self._recorder = Recorder(session, state, path, self._heard)
+        self._fresh = not setup.place.exists
+        spec = target_spec(workload, state.target) if workload is not None else None
+        evaluator = setup.make_evaluator(workload, spec) if workload and spec else None
+        agents: list[Agent] = []
+        if workload is not None and spec is not None and state.agents == "offline":
+            budget = setup.start.candidates or DEFAULT_BUDGET
+            agents = [
+                OfflineFastPath(library_kernels(workload, spec)),
+                OfflineSlowPath(state.seed, budget),
+            ]
+        self._evaluator = evaluator
+        self._tuner = Tuner(
+            recorder=self._recorder,
+            executor=None,
+            agents=agents,
+            options=setup.options,
+            progress=self._progressed,
+            clients=lambda: self._server.clients(),
+            kernel_file=Path(path).name,
+        )
+        if evaluator is not None:
+            self._tuner.executor = Executor(evaluator, self._tuner.inbox.put)
+        self._server = Server(setup.place.socket, self._tuner.inbox.put)
+        self._recorder.guard = self._server.publishing
+        if place_workload := setup.place.workload:
+            self._about = About(str(place_workload), state.target, state.agents)
+            write_about(setup.place.session, self._about)
+
+    def run(self) -> tuple[State, str, Exception | None]:
+        """Runs and takes apart, whatever happens."""
+        if self._setup.take_signals:
+            _Stops(self._tuner.inbox.put).install()
+        reason = "failed"
+        executor = self._tuner.executor
+        try:
+            self._server.start(lambda: self._recorder.state)
+            if self._evaluator is not None:
+                self._evaluator.start()
+            self._greet()
+            if executor is not None:
+                executor.start()
+            reason = self._tuner.run()
+        finally:
+            if executor is not None:
+                executor.stop()
+            if self._evaluator is not None:
+                self._evaluator.close()
+            self._leave(reason)
+        return self._recorder.state, reason, self._tuner.failure
+
+    def _greet(self) -> None:
+        recorder, setup = self._recorder, self._setup
+        environment = self._evaluator.environment() if self._evaluator else setup.environment
+        notices = [] if self._fresh else resume_session(recorder, environment)
+        if self._fresh:
+            notices += self._session.notices
+        for text in notices:
+            recorder.record(AgentMessage(at=now_ns(), agent="engine", text=text))
+        if setup.renew and not self._fresh:
+            start = setup.start
+            recorder.record(RuleSet(at=now_ns(), rule=start.rule))
+            recorder.record(
+                BudgetSet(at=now_ns(), candidates=start.candidates, time_ns=start.time_ns)
+            )
+
+    def _leave(self, reason: str) -> None:
+        state = self._recorder.state
+        save_snapshot(self._session, state)
+        self._session.refresh_worktree()
+        if self._setup.place.workload is not None:
+            about = About(
+                str(self._setup.place.workload), state.target, state.agents, bool(state.ended)
+            )
+            write_about(self._setup.place.session, about)
+        self._server.close(reason)
+
+    def _heard(self, position: int, event: Event, body: bytes) -> None:
+        self._server.publish(position, event, body)
+        self._setup.on_event(event, self._recorder.state)
+        if position % SNAPSHOT_EVERY == 0:
+            save_snapshot(self._session, self._recorder.state)
+
+    def _progressed(self, progress: Progress) -> None:
+        self._server.progress(progress)
+        self._setup.on_progress(progress)
