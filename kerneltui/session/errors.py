@@ -11,6 +11,8 @@ SessionError
 
 from __future__ import annotations
 
+from kerneltui.model.errors import UserError
+
 __all__ = [
     "BundleError",
     "NotASession",
@@ -22,7 +24,7 @@ __all__ = [
 ]
 
 
-class SessionError(Exception):
+class SessionError(UserError):
     """The session cannot do what was asked; the text is one line for the user."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,9 +46,7 @@ def mend_refs(
     objects: ObjectStore,
     refs: RefStore,
     journal: Journal,
-    *,
     person: Person,
-    at_ns: int,
 ) -> list[str]:
     """Puts refs whose commits cannot be read back to the last good one in their reflog.
 
@@ -78,7 +77,7 @@ def mend_refs(
             raise SessionDamaged(
                 f"{git_dir}: no commit of {name} can be read; restore the session from a bundle"
             )
-        refs.update(name, good, old=now, message="recovery", person=person, at_ns=at_ns)
+        refs.update(name, good, old=now, message="recovery", person=person, at_ns=time.time_ns())
         notices.append(
             f"{name} was put back to {good[:12]}: later commits were lost with the power"
         )

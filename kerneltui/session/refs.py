@@ -102,8 +102,6 @@ class RefStore:
                 self._expect(name, old)
                 with disk_errors(path):
                     write_all(descriptor, new.encode() + b"\n")
-                    if durable:
-                        os.fsync(descriptor)
             finally:
                 os.close(descriptor)
             line = self._reflog_line(old, new, message, person, at_ns)
@@ -119,8 +117,9 @@ class RefStore:
                 lock.unlink()
             raise
         if durable:
-            with disk_errors(path):
-                sync_path(path.parent)
+            # One sync after the rename. Power lost in between can leave the ref empty; it was not
+            # acknowledged then, and recovery finds the old value in the reflog.
+            sync_path(path)
         else:
             self._files.remember(path)
 
@@ -136,7 +135,11 @@ class RefStore:
     def mend_reflog(self, name: str) -> None:
         """Cuts a reflog that ends in half a line back to its last whole one."""
         path = self._git_dir / "logs" / name
-        with suppress(FileNotFoundError), disk_errors(path), path.open("r+b") as log:
+        with (
+            suppress(FileNotFoundError),
+            disk_errors(path, but_missing=True),
+            path.open("r+b") as log,
+        ):
             size = log.seek(0, os.SEEK_END)
             start = max(0, size - 8192)
             log.seek(start)
@@ -179,6 +182,7 @@ class RefStore:
     @staticmethod
     def _reflog_line(old: str | None, new: str, message: str, person: Person, at_ns: int) -> bytes:
         text = one_line(message).encode("utf-8", "backslashreplace")
+        at_ns = max(at_ns, 1_000_000_000)  # git takes a line of the year 1970 for a broken one
         return f"{old or _ZERO} {new} ".encode() + person.stamp(at_ns) + b"\t" + text + b"\n"
 
     def _append(self, log: Path, line: bytes) -> None:
@@ -195,7 +199,6 @@ class RefStore:
                 except OSError:
                     file.truncate(size)
                     raise
-        self._files.remember(log)
 
     def _read_loose(self, name: str) -> str | None:
         path = self._git_dir / name

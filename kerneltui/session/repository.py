@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from kerneltui.session import recovery, worktree
+from kerneltui.session import layout, recovery, worktree
 from kerneltui.session.binary import GitBinary
 from kerneltui.session.errors import (
     NotASession,
@@ -27,13 +27,6 @@ from kerneltui.session.errors import (
 )
 from kerneltui.session.files import FileWriter
 from kerneltui.session.journal import Journal
-from kerneltui.session.layout import (
-    check_format,
-    find_person,
-    initialise,
-    new_folder,
-    write_config,
-)
 from kerneltui.session.lock import WriterLock
 from kerneltui.session.notes import Notes
 from kerneltui.session.objects import ObjectStore
@@ -97,10 +90,10 @@ class Session:
             SessionError: the folder is taken, or git cannot make a repository there.
         """
         path = path.absolute()
-        with new_folder(path) as making:
-            initialise(making)
+        with layout.new_folder(path) as making:
+            layout.initialise(making)
             with cls(making, lock=WriterLock(making)) as session:
-                session.person = find_person(making)[0]
+                session.person = layout.find_person(making)[0]
                 subject, _, body = message.partition("\n")
                 now = time.time_ns() if at_ns is None else at_ns
                 tree = session._objects.write_files(files)
@@ -122,7 +115,7 @@ class Session:
             SessionDamaged: nothing readable is left of a ref.
         """
         path = path.absolute()
-        known = check_format(path, writable=writable)
+        known = layout.check_format(path, writable=writable)
         session = cls(path, lock=WriterLock(path) if writable else None)
         try:
             if not known and session._refs.read(JOURNAL) is None:
@@ -142,18 +135,13 @@ class Session:
     def _prepare_writer(self, *, known: bool, unclean: bool) -> None:
         recovery.sweep(self.git_dir)
         if not known:
-            write_config(self.path)
-        self.person, notice = find_person(self.path)
+            layout.write_config(self.path)
+        self.person, notice = layout.find_person(self.path)
         if notice:
             self.notices.append(notice)
         if unclean:
             self.notices += recovery.mend_refs(
-                self.git_dir,
-                self._objects,
-                self._refs,
-                self.journal,
-                person=self.person,
-                at_ns=time.time_ns(),
+                self.git_dir, self._objects, self._refs, self.journal, self.person
             )
 
     def close(self) -> None:
@@ -182,8 +170,6 @@ class Session:
             self.close()
         else:
             self._close(clean=False)
-
-    # Reading ---------------------------------------------------------------------------------
 
     @property
     def main(self) -> str:
@@ -245,8 +231,6 @@ class Session:
     def read_log(self, name: str, sha256: str) -> bytes | None:
         """A big log by name and hash; None when it was deleted or differs."""
         return worktree.read_log(self.path, name, sha256)
-
-    # Writing ---------------------------------------------------------------------------------
 
     def write_candidate(
         self,
@@ -330,8 +314,6 @@ class Session:
         """Brings everything written so far to the disk, against power loss."""
         self._files.sync()
 
-    # After a crash, and when idle --------------------------------------------------------------
-
     def drop_unnamed(self, named: Collection[str]) -> list[str]:
         """Drops candidates that no event names; returns their ids.
 
@@ -383,8 +365,6 @@ class Session:
         self._require_writer()
         done = self._git.run_until(stop, "repack", "-d", "-q", "-n", "--geometric=2")
         return done and self._git.run_until(stop, "pack-refs", "--all")
-
-    # Inside ------------------------------------------------------------------------------------
 
     def _require_writer(self) -> None:
         if not self.writable:

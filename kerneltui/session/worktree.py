@@ -20,7 +20,7 @@ def refresh(git: GitBinary) -> str | None:
     Files that the user has changed there are left alone, all of them, and so is everything else.
     """
     try:
-        git.run("update-index", "-q", "--refresh")
+        git.run("update-index", "--refresh")
     except SessionError:
         return "the work tree has changes of its own and was left alone; main is as recorded"
     try:
