@@ -11,14 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kerneltui.engine.errors import EngineError, WorkloadUnfit
+from kerneltui.engine.errors import WorkloadUnfit
 from kerneltui.engine.opening import Start
 from kerneltui.engine.place import Place
 from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
-from kerneltui.model.errors import ModelError
+from kerneltui.model.errors import UserError
 from kerneltui.model.event import AcceptRule
-from kerneltui.session.errors import SessionError
 
 __all__ = ["main"]
 
@@ -42,7 +41,7 @@ def main(arguments: list[str]) -> int:
     setup = EngineSetup(place, start, Options(), make_evaluator)
     try:
         _, reason, failure = run_engine(setup)
-    except (EngineError, ModelError, SessionError) as error:
+    except UserError as error:
         error_file.write_text(str(error), encoding="utf-8")
         return 3 if isinstance(error, WorkloadUnfit) else 2
     print(f"engine left: {reason}", file=sys.stderr)

@@ -8,10 +8,12 @@ EngineError
 
 from __future__ import annotations
 
+from kerneltui.model.errors import UserError
+
 __all__ = ["EngineError", "OpeningFailed", "Refused", "WorkloadUnfit"]
 
 
-class EngineError(Exception):
+class EngineError(UserError):
     """The engine cannot do what was asked; the text is one line for the user."""
 
 
@@ -25,3 +27,5 @@ class OpeningFailed(EngineError):
 
 class WorkloadUnfit(EngineError):
     """The workload cannot tell right from wrong, or is not defined for the target."""
+
+    unfit = True

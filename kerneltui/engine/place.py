@@ -16,7 +16,15 @@ from kerneltui.engine.errors import OpeningFailed
 from kerneltui.model.errors import DefinitionError, ModelError
 from kerneltui.model.workload import Workload, load_workload
 
-__all__ = ["About", "Place", "find_place", "new_session_folder", "read_about", "write_about"]
+__all__ = [
+    "About",
+    "Place",
+    "default_target",
+    "find_place",
+    "new_session_folder",
+    "read_about",
+    "write_about",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,16 @@ def find_place(
         if found is not None:
             return Place(found, folder, exists=True)
     return Place(new_session_folder(sessions, workload, target), folder, exists=False)
+
+
+def default_target(place: Place) -> str:
+    """Returns the target of a session, or the first one of its workload."""
+    about = read_about(place.session)
+    if about is not None:
+        return about.target
+    if place.workload is None:
+        return "cpu"
+    return next(iter(load_workload(place.workload).targets))
 
 
 def new_session_folder(sessions: Path, workload: Workload, target: str | None) -> Path:

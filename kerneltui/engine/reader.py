@@ -16,17 +16,16 @@ from typing import Any
 
 from kerneltui.engine.commands import READ_COMMANDS, read
 from kerneltui.engine.connection import Connection, Listener
-from kerneltui.engine.errors import EngineError, OpeningFailed
+from kerneltui.engine.errors import OpeningFailed
 from kerneltui.engine.opening import kernel_path, read_events
 from kerneltui.engine.recorder import Recorder, unheard
 from kerneltui.model.command import decode_command
-from kerneltui.model.errors import ModelError, RecordError
+from kerneltui.model.errors import RecordError, UserError
 from kerneltui.model.event import Event, SessionOpened, encode_event
 from kerneltui.model.frames import PROTOCOL, encode_frame
 from kerneltui.model.record import parse_json, to_plain
 from kerneltui.model.state import State, fold
 from kerneltui.session.bundle import is_bundle, open_bundle
-from kerneltui.session.errors import SessionError
 from kerneltui.session.repository import Session
 
 __all__ = ["Recording", "main", "opened_recording"]
@@ -126,7 +125,7 @@ class _ReplayHost:
             with self._lock:
                 data = read(self._recording.recorder, command)
             frame: dict[str, Any] = {"ok": True, "data": data}
-        except (EngineError, ModelError, SessionError) as error:
+        except UserError as error:
             frame = {"ok": False, "error": str(error)}
         client.put(encode_frame({"frame": "reply", "id": number, **frame}))
 
@@ -140,7 +139,7 @@ def main(arguments: list[str]) -> int:
             listener.start(_ReplayHost(recording))
             sys.stdin.buffer.read()
             listener.close()
-    except (EngineError, ModelError, SessionError) as error:
+    except UserError as error:
         print(error, file=sys.stderr)
         return 2
     return 0

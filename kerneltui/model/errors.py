@@ -1,11 +1,12 @@
-"""Errors of the model.
+"""Errors of the model, and the root of every error that is meant for the user.
 
-ModelError
-├── DefinitionError   a workload or kernel file says something it must not
-├── ExpressionError   an expression cannot be parsed or evaluated
-├── RecordError       a record from git or from the socket has the wrong form
-│   └── NewerSchema   it was written by a newer kerneltui
-└── PatchError        a set of hunks does not apply
+UserError                 one line: what, where, what to do; each layer has its own tree below it
+└── ModelError
+    ├── DefinitionError   a workload or kernel file says something it must not
+    ├── ExpressionError   an expression cannot be parsed or evaluated
+    ├── RecordError       a record from git or from the socket has the wrong form
+    │   └── NewerSchema   it was written by a newer kerneltui
+    └── PatchError        a set of hunks does not apply
 """
 
 from __future__ import annotations
@@ -17,11 +18,16 @@ __all__ = [
     "NewerSchema",
     "PatchError",
     "RecordError",
+    "UserError",
 ]
 
 
-class ModelError(Exception):
-    """Something in the domain is not as it must be; the text is one line for the user."""
+class UserError(Exception):
+    """Something that the user can act on; the text is one line."""
+
+
+class ModelError(UserError):
+    """Something in the domain is not as it must be."""
 
 
 class DefinitionError(ModelError):

@@ -11,6 +11,8 @@ The text of every one of them is one readable line; `detail`, where there is one
 
 from __future__ import annotations
 
+from kerneltui.model.errors import UserError
+
 from enum import StrEnum
 
 __all__ = [
@@ -34,7 +36,7 @@ class FailureKind(StrEnum):
     KILLED = "killed"
 
 
-class TargetError(Exception):
+class TargetError(UserError):
     """Anything that stops a target from building or running a kernel."""
 
 

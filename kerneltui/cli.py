@@ -1,0 +1,271 @@
+"""The command line. Every error is one line: what, where, what to do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kerneltui.config import DEFAULT_CANDIDATES, parse_budget
+from kerneltui.headless.output import Exit
+
+__all__ = ["main"]
+
+_PATH = click.Path(path_type=Path)
+
+
+class _Budget(click.ParamType):
+    """A time such as 90s, 10m or 1.5h."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Turns the text into nanoseconds."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_budget(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _example(text: str) -> str:
+    return f"\b\nExample:\n  {text}"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="kerneltui")
+def cli() -> None:
+    r"""Tune kernels together with two agents; the judge is honest and the record is git.
+
+    \b
+    Example:
+      kerneltui open workloads/gemm_allgather
+    """
+
+
+@cli.command("open", epilog=_example("kerneltui open workloads/gemm_allgather --target cpu"))
+@click.argument("what", metavar="WORKLOAD|SESSION|BUNDLE", type=_PATH)
+@click.option("--new", is_flag=True, help="Start a new session even if one is unfinished.")
+@click.option("--session", type=_PATH, help="Folder of the session.")
+@click.option("--target", help="Where kernels run (cpu, cuda).")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
+@click.option("--budget", type=_Budget(), help="Time for the search, such as 10m.")
+@click.option(
+    "--agents", type=click.Choice(["off", "offline"]), default="offline", show_default=True
+)
+@click.option("--readonly", is_flag=True, help="Look on; decide nothing.")
+def open_command(
+    what: Path,
+    *,
+    new: bool,
+    session: Path | None,
+    target: str | None,
+    seed: int,
+    budget: int | None,
+    agents: str,
+    readonly: bool,
+) -> int:
+    """Attach to the running engine, resume the unfinished session, or start one."""
+    from kerneltui.engine.errors import OpeningFailed
+
+    _need_terminal("open", "use 'kerneltui tune' for a run without one")
+    if what.is_file():
+        return _replay_screen(what, None)
+    from kerneltui.engine.launcher import Launch, launch_engine
+    from kerneltui.engine.place import default_target, find_place
+    from kerneltui.tui import run
+
+    place = find_place(what, session=session, new=new, target=target)
+    if place.workload is None and not place.exists:
+        raise OpeningFailed(f"{what}: no workload was found")
+    chosen = target or default_target(place)
+    launch = Launch(chosen, agents, seed, "none", None, budget)
+    quit_ = run(
+        connect=lambda report: launch_engine(place, launch, report),
+        readonly=readonly,
+        replay=False,
+        step=None,
+    )
+    if quit_.message:
+        click.echo(quit_.message, err=True)
+    click.echo(f"come back with: kerneltui open {_short(place.session)}", err=True)
+    return quit_.exit_code
+
+
+@cli.command(
+    epilog=_example("kerneltui tune workloads/gemm_allgather --candidates 40 --accept auto")
+)
+@click.argument("workload", type=_PATH)
+@click.option("--session", type=_PATH, help="Folder of the session.")
+@click.option("--new", is_flag=True, help="Start a new session even if one is unfinished.")
+@click.option("--target", help="Where kernels run (cpu, cuda).")
+@click.option(
+    "--candidates", type=click.IntRange(min=1), default=DEFAULT_CANDIDATES, show_default=True
+)
+@click.option("--budget", type=_Budget(), help="Time for the search, such as 10m.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
+@click.option("--accept", type=click.Choice(["auto", "none"]), default="auto", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output.")
+def tune(
+    workload: Path,
+    *,
+    session: Path | None,
+    new: bool,
+    target: str | None,
+    candidates: int,
+    budget: int | None,
+    seed: int,
+    accept: str,
+    as_json: bool,
+) -> int:
+    """Tune without a terminal; Ctrl-C stops and keeps the best."""
+    from kerneltui.engine.opening import Start
+    from kerneltui.engine.place import default_target, find_place
+    from kerneltui.headless.tune import tune as run_tune
+    from kerneltui.model.event import AcceptRule
+
+    place = find_place(workload, session=session, new=new, target=target)
+    start = Start(
+        target=target or default_target(place),
+        agents="offline",
+        seed=seed,
+        rule=AcceptRule(accept),
+        candidates=candidates,
+        time_ns=budget,
+    )
+    return run_tune(place, start, as_json=as_json)
+
+
+@cli.command(
+    epilog=_example("kerneltui bench workloads/gemm_allgather --session sessions/… --json")
+)
+@click.argument("workload", type=_PATH)
+@click.argument("kernels", nargs=-1, metavar="[KERNEL…]", type=_PATH)
+@click.option("--session", type=_PATH, help="Measure this session's accepted kernel too.")
+@click.option("--target", help="Where kernels run (cpu, cuda).")
+@click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output.")
+def bench(
+    workload: Path,
+    kernels: tuple[Path, ...],
+    *,
+    session: Path | None,
+    target: str | None,
+    as_json: bool,
+) -> int:
+    """Measure baselines, kernels and the accepted kernel side by side, interleaved in one run."""
+    from kerneltui.headless.bench import bench as run_bench
+
+    return run_bench(workload, kernels, session=session, target=target, as_json=as_json)
+
+
+@cli.command(
+    epilog=_example("kerneltui verify workloads/gemm_allgather kernels/gemm_allgather/window.cpp")
+)
+@click.argument("workload", type=_PATH)
+@click.argument("kernel", required=False, type=_PATH)
+@click.option("--target", help="Where kernels run (cpu, cuda).")
+def verify(workload: Path, kernel: Path | None, *, target: str | None) -> int:
+    """Test the workload itself, and a kernel (or all of its library) against it."""
+    from kerneltui.headless.verify import verify as run_verify
+
+    return run_verify(workload, kernel, target=target)
+
+
+@cli.command(epilog=_example("kerneltui doctor"))
+def doctor() -> int:
+    """Say what this machine has, what is missing, and what to do about it."""
+    from kerneltui.headless.doctor import doctor as run_doctor
+
+    return run_doctor()
+
+
+@cli.command(
+    epilog=_example("kerneltui replay sessions/gemm_allgather-cpu.bundle --step 12 --json")
+)
+@click.argument("source", metavar="SESSION|BUNDLE", type=_PATH)
+@click.option("--step", type=click.IntRange(min=1), help="The state after this step.")
+@click.option("--json", "as_json", is_flag=True, help="The canonical state as JSON.")
+def replay(source: Path, *, step: int | None, as_json: bool) -> int:
+    """Show a recorded session step by step."""
+    if as_json or not sys.stdout.isatty():
+        from kerneltui.headless.replay import replay as run_replay
+
+        return run_replay(source, step=step, as_json=as_json)
+    return _replay_screen(source, step)
+
+
+@cli.command(epilog=_example("kerneltui bundle sessions/gemm_allgather-cpu-1a2b run.bundle"))
+@click.argument("session", type=_PATH)
+@click.argument("file", type=_PATH)
+def bundle(session: Path, file: Path) -> int:
+    """Write a whole session into one file."""
+    from kerneltui.headless.bundle import bundle as run_bundle
+
+    return run_bundle(session, file)
+
+
+def _replay_screen(source: Path, step: int | None) -> int:
+    from kerneltui.engine.errors import OpeningFailed
+    from kerneltui.engine.launcher import launch_reader
+    from kerneltui.tui import run
+
+    if not source.exists():
+        raise OpeningFailed(f"{source}: no such session or bundle; see the folder sessions/")
+    readers: list[Any] = []
+
+    def connect(report: Callable[[str], None]) -> Path:
+        path, process = launch_reader(source, report)
+        readers.append(process)
+        return path
+
+    try:
+        quit_ = run(connect=connect, readonly=True, replay=True, step=step)
+    finally:
+        for process in readers:
+            process.stdin.close()
+            process.wait(5)
+    if quit_.message:
+        click.echo(quit_.message, err=True)
+    return quit_.exit_code
+
+
+def _need_terminal(command: str, remedy: str) -> None:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError(f"'{command}' needs a terminal; {remedy}")
+    if os.environ.get("TERM") in (None, "dumb"):
+        raise click.UsageError(f"TERM={os.environ.get('TERM')} cannot show a screen; {remedy}")
+
+
+def _short(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def main() -> None:
+    """Runs a command and turns every expected error into one line and an exit code."""
+    from kerneltui.model.errors import UserError
+
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = Exit.INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        code = Exit.USAGE
+    except (UserError, OSError) as error:
+        click.echo(f"kerneltui: {error}", err=True)
+        code = Exit.REFUSED if getattr(error, "unfit", False) else Exit.USAGE
+    sys.exit(int(code or 0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""`kerneltui doctor`: what this machine has, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kerneltui.config import cache_folder
+from kerneltui.evaluation.sandbox import sandbox_level
+from kerneltui.headless.output import Exit, table
+from kerneltui.targets.cpu.device import describe_cpu
+
+__all__ = ["Finding", "doctor", "findings"]
+
+OK, MISSING, OFF = "ok", "missing", "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked for: `ok`, `missing` (needed) or `off` (would allow more)."""
+
+    name: str
+    state: str
+    text: str
+    remedy: str = ""
+
+
+def doctor() -> int:
+    """Prints the findings; the exit code says whether the CPU target can work."""
+    found = list(findings())
+    rows = [[finding.state, finding.name, finding.text] for finding in found]
+    print(table([["", "what", "found"], *rows]))
+    for finding in found:
+        if finding.remedy:
+            print(f"{finding.name}: {finding.remedy}")
+    missing = any(finding.state == MISSING for finding in found)
+    return Exit.USAGE if missing else Exit.FINISHED
+
+
+def findings() -> Iterator[Finding]:
+    """Looks at everything that a target needs."""
+    checks: list[Callable[[], Finding]] = [
+        _python,
+        _cores,
+        _compiler,
+        _git,
+        _torch,
+        _sandbox,
+        _memory,
+        _tmux,
+        _cache,
+        _gpus,
+        _nvcc,
+        _nccl,
+        _key,
+    ]
+    for check in checks:
+        yield check()
+
+
+def _first_line(*command: str) -> str | None:
+    """Runs a command and returns its first line; None if it is not there or fails."""
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = result.stdout.strip().splitlines()
+    return lines[0] if lines else ""
+
+
+def _python() -> Finding:
+    version = importlib.metadata.version("kerneltui")
+    return Finding("python", OK, f"{platform.python_version()}, kerneltui {version}")
+
+
+def _cores() -> Finding:
+    cores = len(os.sched_getaffinity(0))
+    text = f"{describe_cpu()}, {cores} cores for this process"
+    if cores < 2:
+        return Finding("cpu", OFF, text, "two ranks share one core here; times mean little")
+    return Finding("cpu", OK, text)
+
+
+def _compiler() -> Finding:
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
+    for name in names:
+        line = _first_line(name, "--version")
+        if line is not None:
+            return Finding("compiler", OK, line)
+    remedy = "install one, for example: apt-get install g++ (or set CXX)"
+    return Finding("compiler", MISSING, f"none of {', '.join(names)}", remedy)
+
+
+def _git() -> Finding:
+    line = _first_line("git", "--version")
+    if line is None:
+        return Finding("git", MISSING, "not found", "install it, for example: apt-get install git")
+    who = _first_line("git", "config", "user.name")
+    if not who:
+        remedy = (
+            "decisions are signed $USER@host; to change that: git config --global user.name NAME"
+        )
+        return Finding("git", OK, f"{line}, no user.name", remedy)
+    return Finding("git", OK, f"{line}, {who}")
+
+
+def _torch() -> Finding:
+    if importlib.util.find_spec("torch") is None:
+        return Finding("torch", MISSING, "not found", "pip install torch")
+    return Finding("torch", OK, importlib.metadata.version("torch"))
+
+
+def _sandbox() -> Finding:
+    level = sandbox_level()
+    if "seccomp" in level and "landlock" in level:
+        return Finding("sandbox", OK, level)
+    remedy = "candidates run with your rights; a kernel with landlock and seccomp confines them"
+    return Finding("sandbox", OFF, level, remedy)
+
+
+def _memory() -> Finding:
+    pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return Finding("memory", OK, f"{pages * size / 2**30:.1f} GiB free")
+
+
+def _tmux() -> Finding:
+    line = _first_line("tmux", "-V")
+    if line is None:
+        return Finding(
+            "tmux", OFF, "not found", "the terminal's own tests need it, nothing else does"
+        )
+    return Finding("tmux", OK, line)
+
+
+def _cache() -> Finding:
+    folder = cache_folder()
+    existing = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
+    if not os.access(existing, os.W_OK):
+        return Finding("cache", MISSING, f"{folder} cannot be written", "set XDG_CACHE_HOME")
+    free = shutil.disk_usage(existing).free / 2**30
+    return Finding("cache", OK, f"{folder}, {free:.0f} GiB free")
+
+
+def _gpus() -> Finding:
+    line = _first_line("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    if line is None:
+        return Finding("gpu", OFF, "none", "the cpu target works without one")
+    return Finding("gpu", OK, line)
+
+
+def _nvcc() -> Finding:
+    line = _first_line("nvcc", "--version")
+    return Finding("nvcc", OK if line else OFF, line or "not found")
+
+
+def _nccl() -> Finding:
+    for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
+        try:
+            return Finding("nccl", OK, f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    remedy = "for GPUs: pip install 'kerneltui[cuda13]'"
+    return Finding("nccl", OFF, "no package", remedy if shutil.which("nvidia-smi") else "")
+
+
+def _key() -> Finding:
+    if os.environ.get("ANTHROPIC_API_KEY"):
+        return Finding("key", OK, "ANTHROPIC_API_KEY is set; it never reaches a child process")
+    return Finding("key", OFF, "ANTHROPIC_API_KEY is not set", "the offline search works without")
