@@ -67,7 +67,7 @@ def open_command(
     target: str | None,
     seed: int,
     budget: int | None,
-    agents: str,
+    agents: str | None,
     readonly: bool,
 ) -> int:
     """Attach to the running engine, resume the unfinished session, or start one."""
@@ -84,7 +84,8 @@ def open_command(
     if place.workload is None and not place.exists:
         raise OpeningFailed(f"{what}: no workload was found")
     chosen = target or default_target(place)
-    launch = Launch(chosen, agents, seed, "none", None, budget)
+    mode = agents or ("" if place.exists else "offline")
+    launch = Launch(chosen, mode, seed, "none", None, budget)
     quit_ = run(
         connect=lambda report: launch_engine(place, launch, report),
         readonly=readonly,

@@ -134,7 +134,8 @@ class _Engine:
         spec = target_spec(workload, state.target) if workload is not None else None
         evaluator = setup.make_evaluator(workload, spec) if workload and spec else None
         agents: list[Agent] = []
-        if workload is not None and spec is not None and state.agents == "offline":
+        mode = setup.start.agents or state.agents
+        if workload is not None and spec is not None and mode == "offline":
             budget = setup.start.candidates or DEFAULT_BUDGET
             agents = [
                 OfflineFastPath(library_kernels(workload, spec)),
