@@ -34,6 +34,7 @@ class Settings:
         fill_share: The most of the budget that goes into them.
         spread: Random draws from which each of them is chosen as the one farthest from the rest.
         elites: Configurations whose surroundings are searched.
+        apart: Parameters in which any two of them differ; at most half of those with a choice.
         crossovers: Attempts to mix two elites in a round.
         random_share: Random configurations in the pool, as a share of the others.
         good_share: The share of trials that the forest is taught to call good.
@@ -45,9 +46,10 @@ class Settings:
     """
 
     fill: int = 10
-    fill_share: float = 0.25
-    spread: int = 1
+    fill_share: float = 0.2
+    spread: int = 8
     elites: int = 5
+    apart: int = 3
     crossovers: int = 40
     random_share: float = 0.15
     good_share: float = 0.2
@@ -56,7 +58,6 @@ class Settings:
     reject_near: float = 0.5
     finish_share: float = 0.15
     pin_span: int = 8
-    fresh: bool = False
 
 
 DEFAULTS = Settings()
@@ -187,7 +188,7 @@ class OfflineStrategy:
         while len(steps) < count and len(draws):
             pick = 0
             if known and self._settings.spread > 1:
-                # Distance: adjacent values of a long list differ little, those of a short one much.
+                # Adjacent values of a long list differ little, those of a short one much.
                 gaps = np.abs(draws[:, None, :] - np.array(known)[None, :, :]) / widths
                 pick = int(gaps.sum(axis=2).min(axis=1).argmax())
             known.append(draws[pick])
@@ -263,15 +264,16 @@ class OfflineStrategy:
         codes = codes or [trial.codes for trial in ranked]
         if history.pinned is not None:
             codes = [history.pinned[0], *(c for c in codes if c != history.pinned[0])]
-        if self._settings.fresh:
-            out = []
-            for c in codes:
-                if len(out) == self._settings.elites:
-                    break
-                if self._around(c):
-                    out.append(c)
-            return out
-        return codes[: self._settings.elites]
+        # Elites that lie close together search the same ground and get stuck in it together.
+        choices = sum(len(allowed) > 1 for allowed in history.active.allowed)
+        apart = min(self._settings.apart, choices // 2)
+        elites: list[Codes] = []
+        for candidate in codes:
+            if len(elites) == self._settings.elites:
+                break
+            if all(_distance(candidate, elite) >= apart for elite in elites):
+                elites.append(candidate)
+        return elites
 
     def _pool(self, count: int, rng: np.random.Generator) -> list[Step]:
         history, settings = self.history, self._settings
@@ -344,3 +346,7 @@ class OfflineStrategy:
         )
         word = "neighbour of" if step.move is Move.NEIGHBOUR else "from"
         return f"{word} {labels[0]}: {changes}"
+
+
+def _distance(one: Codes, other: Codes) -> int:
+    return sum(a != b for a, b in zip(one, other, strict=True))
