@@ -11,9 +11,9 @@ The text of every one of them is one readable line; `detail`, where there is one
 
 from __future__ import annotations
 
-from kerneltui.model.errors import UserError
-
 from enum import StrEnum
+
+from kerneltui.model.errors import UserError
 
 __all__ = [
     "CompileFailure",

@@ -9,7 +9,16 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["children_of", "descendants", "is_alive", "kill_process", "kill_tree", "parents"]
+__all__ = [
+    "children_of",
+    "descendants",
+    "is_alive",
+    "kill_process",
+    "kill_tree",
+    "own_children",
+    "parents",
+    "start_time",
+]
 
 
 def parents() -> dict[int, int]:
@@ -26,6 +35,21 @@ def parents() -> dict[int, int]:
 def children_of(pid: int) -> list[int]:
     """Direct children of a process."""
     return [child for child, parent in parents().items() if parent == pid]
+
+
+def own_children() -> list[int]:
+    """Direct children of this process, which must have one thread. Reads one file where it can."""
+    try:
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    except OSError:  # a kernel built without it
+        return children_of(os.getpid())
+    return [int(pid) for pid in text.split()]
+
+
+def start_time(pid: int) -> int | None:
+    """When a process began, in clock ticks since boot: with the pid, its identity. None if gone."""
+    fields = _stat_fields(pid)
+    return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
 
 
 def descendants(roots: Iterable[int]) -> set[int]:

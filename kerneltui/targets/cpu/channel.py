@@ -69,11 +69,11 @@ class Channel:
             except OSError as error:
                 raise ChannelClosed(str(error)) from error
 
-    def receive(self, deadline: float) -> dict[str, Any]:
+    def receive(self, deadline: float | None) -> dict[str, Any]:
         """Waits for the next message. Descriptors that come along are dropped by the kernel.
 
         Args:
-            deadline: By `time.monotonic()`.
+            deadline: By `time.monotonic()`; None waits for ever.
 
         Raises:
             ChannelClosed: If the other side is gone or sends no JSON object.
@@ -86,7 +86,7 @@ class Channel:
             self._wait(select.POLLIN, deadline)
             self.feed()
 
-    def receive_with_descriptors(self, deadline: float) -> tuple[dict[str, Any], list[int]]:
+    def receive_with_descriptors(self, deadline: float | None) -> tuple[dict[str, Any], list[int]]:
         """As `receive`, and takes the descriptors that came so far. For trusted peers."""
         while True:
             message = self._take()
@@ -150,10 +150,13 @@ class Channel:
             raise ChannelClosed("no JSON object")
         return message
 
-    def _wait(self, event: int, deadline: float) -> None:
+    def _wait(self, event: int, deadline: float | None) -> None:
         # poll, since select fails on descriptors above 1023.
-        left = deadline - time.monotonic()
         poll = select.poll()
         poll.register(self._socket, event)
+        if deadline is None:
+            poll.poll()
+            return
+        left = deadline - time.monotonic()
         if left <= 0 or not poll.poll(left * 1000):
             raise ChannelTimeout

@@ -1,0 +1,76 @@
+"""What the answers and the ends of ranks mean, in numbers and in words. Ranks are not trusted."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from kerneltui.targets.errors import FailureKind
+from kerneltui.targets.port import RankExit, RankSample
+
+__all__ = ["clock_conflict", "describe_exit", "rank_sample", "unremarkable"]
+
+_CLOCK_SLACK_NS = 50_000
+
+
+def rank_sample(answer: Mapping[str, Any], calls: int) -> RankSample:
+    """Reads what a rank says of a sample.
+
+    Raises:
+        KeyError: If something is missing.
+        TypeError: If something is no number.
+        ValueError: If the number of times is not the number of calls.
+    """
+    ends = tuple(int(e) for e in answer["ends_ns"])
+    if len(ends) != calls:
+        raise ValueError(f"{len(ends)} times for {calls} calls")
+    return RankSample(
+        start_ns=int(answer["start_ns"]),
+        call_ends_ns=ends,
+        ticks_ns=int(answer["ticks_ns"]),
+        cpu_ns=int(answer["cpu_ns"]),
+        minor_faults=int(answer["minor_faults"]),
+        involuntary_switches=int(answer["involuntary_switches"]),
+        threads_before=int(answer["threads_before"]),
+        threads_after=int(answer["threads_after"]),
+    )
+
+
+def clock_conflict(ranks: Sequence[RankSample], begin_ns: int, end_ns: int) -> str | None:
+    """Holds the ranks' clocks against each other and against the engine's; one line on a conflict."""
+    for rank, seen in enumerate(ranks):
+        times = (seen.start_ns, *seen.call_ends_ns)
+        if any(a > b for a, b in pairwise(times)) or seen.start_ns == seen.end_ns:
+            return f"the clock of rank {rank} stood still or ran backwards"
+        if seen.start_ns < begin_ns or seen.end_ns > end_ns:
+            return f"rank {rank} reports times outside of the engine's request"
+        elapsed = seen.end_ns - seen.start_ns
+        if seen.ticks_ns and abs(seen.ticks_ns - elapsed) > _CLOCK_SLACK_NS + elapsed // 20:
+            return f"clocks of rank {rank} disagree: {elapsed} ns by time, {seen.ticks_ns} ns by cycles"
+    return None
+
+
+def unremarkable(exited: RankExit | None) -> bool:
+    """True for an end that explains nothing: it may follow from the end of another rank."""
+    return exited is None or exited.signal in (None, signal.SIGTERM)
+
+
+def describe_exit(rank: int, exited: RankExit | None, what: str) -> tuple[FailureKind, str]:
+    """Kind and one line for a rank that ended in the middle of a request."""
+    if exited is None:
+        return FailureKind.CRASH, f"rank {rank} closed its channel in {what}"
+    if exited.signal is None:
+        return FailureKind.CRASH, f"rank {rank} left in {what} with exit code {exited.exit_code}"
+    try:
+        name = signal.Signals(exited.signal).name
+    except ValueError:
+        name = "unknown"
+    if exited.oom_suspected:
+        peak = exited.peak_bytes >> 20
+        return (
+            FailureKind.OUT_OF_MEMORY,
+            f"rank {rank} ran out of memory in {what}: {name} at {peak} MiB",
+        )
+    return FailureKind.CRASH, f"rank {rank} crashed in {what}: signal {exited.signal} ({name})"

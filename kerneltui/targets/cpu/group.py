@@ -1,0 +1,518 @@
+"""A group of ranks as the engine sees it: requests with nonces and deadlines, and a certain end."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kerneltui.targets.cpu.channel import Channel, ChannelClosed, ChannelTimeout
+from kerneltui.targets.cpu.client import ForkServerClient, exit_from
+from kerneltui.targets.cpu.diagnosis import (
+    clock_conflict,
+    describe_exit,
+    rank_sample,
+    unremarkable,
+)
+from kerneltui.targets.cpu.memory import GroupMemory
+from kerneltui.targets.cpu.windows import GroupLayout
+from kerneltui.targets.errors import FailureKind, RankFailure, ServerFailure
+from kerneltui.targets.output import KeptOutput, OutputKeeper
+from kerneltui.targets.port import (
+    GroupRole,
+    KillProof,
+    Limits,
+    Requirements,
+    Sample,
+)
+
+__all__ = ["CpuGroup"]
+
+_SLOT = struct.Struct("=QQQ")  # gate, begun, finished; see harness.cpp
+_SLOT_BYTES = 128
+_ANSWER_S = 0.5  # the harness gives up first and can say who was late; the engine waits this longer
+_KILL_S = 12.0
+_DETAIL_CHARACTERS = 2000
+_LONGEST_DELAY_NS = 1_000_000_000
+
+
+class CpuGroup:
+    """Ranks of one role. Made by `CpuTarget.open_group`.
+
+    Args:
+        server: Forks the ranks.
+        group_id: Unique name.
+        role: Whose code it runs.
+        ranks: Number of ranks.
+        limits: Times and sizes.
+        directory: A folder of this group's own; removed at the end.
+        options: For the workers.
+    """
+
+    def __init__(
+        self,
+        server: ForkServerClient,
+        group_id: str,
+        role: GroupRole,
+        ranks: int,
+        *,
+        limits: Limits,
+        directory: Path,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.group_id = group_id
+        self.role = role
+        self.ranks = ranks
+        self.limits = limits
+        self.pids: tuple[int, ...] = ()
+        self.sandbox_level = ""
+        self.threads = 0
+        self.memory: GroupMemory | None = None
+        self._server = server
+        self._directory = directory
+        self._channels: list[Channel] = []
+        self._outputs = [(OutputKeeper(), OutputKeeper()) for _ in range(ranks)]
+        self._ending = threading.Lock()
+        self._proof: KillProof | None = None
+        self._killed = False
+        self._gate = 0
+        self._control_fd = os.memfd_create("kerneltui-control", os.MFD_CLOEXEC)
+        os.ftruncate(self._control_fd, -(-ranks * _SLOT_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE)
+        self._control = mmap.mmap(self._control_fd, 0)
+        try:
+            self._open(options)
+        except BaseException:
+            self.close()
+            raise
+
+    # What the evaluation asks for
+
+    def load(self, library: Path) -> None:
+        """Loads a kernel on every rank.
+
+        Raises:
+            RankFailure: If it cannot be loaded, or its constructors crash or hang.
+        """
+        self._ask("load", {"library": str(library)}, self.limits.load_s)
+
+    def load_baseline(self, name: str) -> None:
+        """Takes a trusted implementation by name.
+
+        Raises:
+            ValueError: If the group is no baseline group.
+            RankFailure: If there is none of that name.
+        """
+        if self.role is not GroupRole.BASELINE:
+            raise ValueError(f"a group of role {self.role} takes no baseline")
+        self._ask("load_baseline", {"name": name}, self.limits.load_s)
+
+    def requirements(
+        self, dimensions: Mapping[str, int], runtime: Mapping[str, int]
+    ) -> Requirements:
+        """Asks the kernel what it needs for a shape; the largest answer over the ranks.
+
+        Raises:
+            RankFailure: If the kernel refuses the shape, or was built for another version.
+        """
+        body = {"dimensions": dict(dimensions), "runtime": dict(runtime)}
+        answers = self._ask("requirements", body, self.limits.load_s)
+        return Requirements(
+            signal_words=max(int(a["signal_words"]) for a in answers),
+            window_bytes=max(int(a["window_bytes"]) for a in answers),
+            scratch_bytes=max(int(a["scratch_bytes"]) for a in answers),
+            host_collectives=any(a["host_collectives"] for a in answers),
+        )
+
+    def setup(self, layout: GroupLayout, runtime: Mapping[str, int]) -> None:
+        """Makes the memory of a layout, maps it in the ranks, and calls the kernel's `setup`.
+
+        Raises:
+            MemoryFailure: If the machine has no room.
+            RankFailure: If a rank fails.
+        """
+        if len(layout.ranks) != self.ranks:
+            raise ValueError(f"a layout of {len(layout.ranks)} ranks for {self.ranks}")
+        if self.memory is not None:
+            raise ValueError("teardown must come before the next setup")
+        self._check_alive()
+        self.memory = GroupMemory.create(layout)
+        files = self.memory.files
+        shared = [*(f.symmetric for f in files), *(f.signals for f in files)]
+        self._ask(
+            "setup",
+            {"layout": layout.to_json(), "runtime": dict(runtime)},
+            self.limits.setup_s,
+            descriptors=[[files[rank].private, *shared] for rank in range(self.ranks)],
+        )
+
+    def run(self, set_index: int, epoch: int, delays_ns: Sequence[int] = ()) -> Sample:
+        """Makes one call, within the limit of a first call.
+
+        Args:
+            set_index: Which buffer set.
+            epoch: One more than that of the call before.
+            delays_ns: For each rank, how much later than the others it starts; none if empty.
+
+        Raises:
+            RankFailure: If a rank fails or hangs.
+        """
+        return self._sample(
+            "run",
+            calls=1,
+            first_set=set_index,
+            epoch=epoch,
+            delays_ns=delays_ns,
+            limit_s=self.limits.first_call_s,
+        )
+
+    def sample(
+        self,
+        calls: int,
+        first_set: int,
+        epoch: int,
+        delays_ns: Sequence[int] = (),
+        *,
+        limit_s: float | None = None,
+    ) -> Sample:
+        """Makes `calls` back-to-back calls over the rotating sets, with epochs from `epoch` on.
+
+        Args:
+            calls: Number of calls on every rank.
+            first_set: Buffer set of the first call.
+            epoch: Epoch of the first call; the next calls count up.
+            delays_ns: For each rank, how much later than the others it starts; none if empty.
+            limit_s: Instead of the group's limit for a sample.
+
+        Raises:
+            RankFailure: If a rank fails or hangs.
+        """
+        limit = self.limits.sample_s if limit_s is None else limit_s
+        return self._sample(
+            "sample",
+            calls=calls,
+            first_set=first_set,
+            epoch=epoch,
+            delays_ns=delays_ns,
+            limit_s=limit,
+        )
+
+    def teardown(self) -> None:
+        """Calls the kernel's `teardown`, unmaps the memory in the ranks and gives it back.
+
+        Raises:
+            RankFailure: If a rank fails.
+        """
+        self._ask("teardown", {}, self.limits.setup_s)
+        self._release_memory()
+
+    def ping(self) -> float:
+        """Asks all ranks for a sign of life; seconds that it took.
+
+        Raises:
+            RankFailure: If one gives none.
+        """
+        begin = time.monotonic()
+        self._ask("ping", {}, self.limits.load_s)
+        return time.monotonic() - begin
+
+    # The end
+
+    def kill(self) -> None:
+        """Ends the group, from any thread. Whoever waits for it gets a `RankFailure`."""
+        self._killed = True
+        self._end()
+
+    def close(self) -> KillProof:
+        """Ends the group and gives back its memory, files and descriptors. May be called again.
+
+        Returns:
+            The proof that its processes are gone.
+        """
+        proof = self._end()
+        self._release_memory()
+        with self._ending:
+            for channel in self._channels:
+                channel.close()
+            self._channels = []
+            if not self._control.closed:
+                self._control.close()
+                os.close(self._control_fd)
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._server.forget(self.group_id)
+        return proof
+
+    def __enter__(self) -> CpuGroup:
+        """The group itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes."""
+        self.close()
+
+    @property
+    def alive(self) -> bool:
+        """False when the group has ended, for whatever reason."""
+        return self._proof is None
+
+    def output(self) -> tuple[KeptOutput, ...]:
+        """What each rank wrote to standard output, then what each wrote to standard error."""
+        return tuple(self._outputs[r][i].kept() for i in (0, 1) for r in range(self.ranks))
+
+    # Inside
+
+    def _open(self, options: Mapping[str, Any]) -> None:
+        far: list[int] = []
+        ends: list[socket.socket] = []
+        try:
+            self._directory.mkdir(mode=0o700, parents=True)
+            for rank in range(self.ranks):
+                (self._directory / f"rank{rank}").mkdir(mode=0o700)
+                ours, theirs = socket.socketpair()
+                self._channels.append(Channel(ours))
+                ends.append(theirs)
+                far.append(theirs.fileno())
+                for keeper in self._outputs[rank]:
+                    reader, writer = os.pipe2(os.O_CLOEXEC)
+                    far.append(writer)
+                    self._server.watch(reader, keeper)
+            answer = self._server.ask(
+                {
+                    "do": "open",
+                    "group": self.group_id,
+                    "ranks": self.ranks,
+                    "limits": {
+                        name: getattr(self.limits, name)
+                        for name in ("memory_bytes", "shared_bytes", "file_bytes")
+                    },
+                    "options": {
+                        **options,
+                        "role": str(self.role),
+                        "directory": str(self._directory),
+                    },
+                },
+                far,
+                timeout_s=self.limits.start_s,
+            )
+            self.pids = tuple(answer["pids"])
+        except OSError as error:
+            raise RankFailure(
+                FailureKind.START, None, f"cannot start {self.ranks} ranks: {error.strerror}"
+            ) from error
+        finally:
+            for index, fd in enumerate(far):
+                if index % 3:
+                    os.close(fd)
+            for end in ends:
+                end.close()
+        answers = self._ask(
+            "begin", {}, self.limits.start_s, descriptors=[[self._control_fd]] * self.ranks
+        )
+        self.sandbox_level = str(answers[0]["sandbox"])
+        self.threads = int(answers[0]["threads"])
+
+    def _sample(
+        self,
+        what: str,
+        *,
+        calls: int,
+        first_set: int,
+        epoch: int,
+        delays_ns: Sequence[int],
+        limit_s: float,
+    ) -> Sample:
+        if self.memory is None:
+            raise ValueError("setup must come before a call")
+        if calls < 1 or not 0 <= first_set < self.memory.layout.sets:
+            raise ValueError(f"{calls} calls from set {first_set}")
+        delays = list(delays_ns) or [0] * self.ranks
+        if len(delays) != self.ranks or not all(0 <= d <= _LONGEST_DELAY_NS for d in delays):
+            raise ValueError(f"delays of {delays_ns} ns for {self.ranks} ranks")
+        self._gate += 1
+        begin = time.monotonic_ns()
+        body = {
+            "calls": calls,
+            "first_set": first_set,
+            "epoch": epoch,
+            "gate": self._gate,
+            "deadline_ns": begin + int(limit_s * 1e9),
+        }
+        answers = self._ask(what, body, limit_s, each=[{"delay_ns": d} for d in delays])
+        end = time.monotonic_ns()
+        try:
+            seen = tuple(rank_sample(a, calls) for a in answers)
+        except (KeyError, TypeError, ValueError) as error:
+            self._fail(what, FailureKind.ERROR, None, f"a rank sent a broken sample: {error}")
+        return Sample(
+            calls=calls,
+            first_set=first_set,
+            epoch=epoch,
+            ranks=seen,
+            wall_ns=end - begin,
+            clock_conflict=clock_conflict(seen, begin, end),
+        )
+
+    def _ask(
+        self,
+        what: str,
+        body: Mapping[str, Any],
+        limit_s: float,
+        *,
+        each: Sequence[Mapping[str, Any]] | None = None,
+        descriptors: Sequence[Sequence[int]] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Sends one request to all ranks and waits for all answers, until the deadline."""
+        self._check_alive()
+        deadline = time.monotonic() + limit_s + _ANSWER_S
+        nonce = secrets.token_hex(8)
+        answers: dict[int, dict[str, Any]] = {}
+        gone: set[int] = set()
+        for rank, channel in enumerate(self._channels):
+            message = {"do": what, "nonce": nonce, **body, **(each[rank] if each else {})}
+            try:
+                channel.send(message, descriptors[rank] if descriptors else ())
+            except (ChannelClosed, ChannelTimeout):
+                gone.add(rank)
+        waiting = {c.fileno(): rank for rank, c in enumerate(self._channels) if rank not in gone}
+        while waiting and not gone and not any(not a["ok"] for a in answers.values()):
+            ready = _wait_readable(list(waiting), deadline)
+            if not ready:
+                self._fail_hang(what, sorted(waiting.values()), limit_s)
+            for fd in ready:
+                rank = waiting[fd]
+                if self._take_answer(rank, nonce, answers, gone):
+                    del waiting[fd]
+        if gone or any(not a["ok"] for a in answers.values()):
+            # A rank that dies makes its peers fail. Its end may be seen a moment after their errors.
+            for fd in _wait_readable(list(waiting), time.monotonic() + 0.05):
+                self._take_answer(waiting[fd], nonce, answers, gone)
+            self._fail_answers(what, answers, gone)
+        return [answers[rank] for rank in range(self.ranks)]
+
+    def _take_answer(
+        self, rank: int, nonce: str, answers: dict[int, dict[str, Any]], gone: set[int]
+    ) -> bool:
+        channel = self._channels[rank]
+        try:
+            channel.feed()
+            message = channel.pending()
+        except ChannelClosed:
+            gone.add(rank)
+            return True
+        if message is None:
+            return False
+        if message.get("nonce") != nonce or not isinstance(message.get("ok"), bool):
+            message = {"ok": False, "reason": "it answered to something that was not asked"}
+        answers[rank] = message
+        return True
+
+    def _check_alive(self) -> None:
+        if self._killed or self._proof is not None:
+            raise RankFailure(FailureKind.KILLED, None, f"group {self.group_id} has ended")
+
+    def _fail_answers(
+        self, what: str, answers: Mapping[int, dict[str, Any]], gone: set[int]
+    ) -> NoReturn:
+        exits = {rank: self._server.wait_exit(self.group_id, rank, 1.0) for rank in sorted(gone)}
+        if gone:
+            # If several are gone, the one that died of a signal of its own explains the others.
+            rank = min(gone, key=lambda r: (unremarkable(exits[r]), r))
+            kind, reason = describe_exit(rank, exits[rank], what)
+            self._fail(what, kind, rank, reason)
+        rank, answer = next((r, a) for r, a in sorted(answers.items()) if not a["ok"])
+        kind = FailureKind.ERROR
+        if answer.get("kind") == FailureKind.OUT_OF_MEMORY:
+            kind = FailureKind.OUT_OF_MEMORY
+        elif answer.get("kind") == FailureKind.HANG:
+            kind = FailureKind.HANG
+        reason = str(answer.get("reason", "no reason given"))[:2000]
+        self._fail(what, kind, rank, f"rank {rank} failed in {what}: {reason}")
+
+    def _fail_hang(self, what: str, silent: list[int], limit_s: float) -> NoReturn:
+        names = "rank" if len(silent) == 1 else "ranks"
+        who = " and ".join(str(r) for r in silent)
+        reason = f"{names} {who} hung in {what}: no answer within {limit_s:g} s"
+        if what in ("run", "sample"):
+            reason += f"; {self._last_epochs()}"
+        self._fail(what, FailureKind.HANG, silent[0] if len(silent) == 1 else None, reason)
+
+    def _last_epochs(self) -> str:
+        parts: list[str] = []
+        for rank in range(self.ranks):
+            _, begun, finished = _SLOT.unpack_from(self._control, rank * _SLOT_BYTES)
+            state = "in" if begun > finished else "after"
+            parts.append(
+                f"rank {rank} {state} epoch {begun - 1}"
+                if begun
+                else f"rank {rank} before any call"
+            )
+        return ", ".join(parts)
+
+    def _fail(self, what: str, kind: FailureKind, rank: int | None, reason: str) -> NoReturn:
+        if self._killed:
+            kind, reason = FailureKind.KILLED, f"group {self.group_id} was ended"
+        proof = self._end()
+        self._release_memory()
+        detail = [describe_exit(e.rank, e, what)[1] for e in proof.exits]
+        for writer, (_, errors) in enumerate(self._outputs):
+            last = errors.kept().text[-_DETAIL_CHARACTERS:].strip()
+            if last:
+                detail.append(f"rank {writer} wrote: {last}")
+        if not proof.gone:
+            reason += f"; processes {', '.join(map(str, proof.left))} cannot be killed"
+        raise RankFailure(kind, rank, reason, "\n".join(detail))
+
+    def _end(self) -> KillProof:
+        with self._ending:
+            if self._proof is not None:
+                return self._proof
+            for channel in self._channels:
+                channel.shutdown()
+            try:
+                answer = self._server.ask({"do": "kill", "group": self.group_id}, timeout_s=_KILL_S)
+                self._proof = KillProof(
+                    group_id=self.group_id,
+                    exits=tuple(exit_from(e) for e in answer["exits"]),
+                    strays=tuple(answer["strays"]),
+                    seconds=float(answer["seconds"]),
+                    gone=not answer["left"],
+                    left=tuple(answer["left"]),
+                )
+            except ServerFailure:
+                # Without a server its ranks are gone: each dies with it. Look rather than trust.
+                left = tuple(pid for pid in self.pids if _is_rank(pid))
+                for pid in left:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                self._proof = KillProof(self.group_id, (), (), 0.0, not left, left)
+            return self._proof
+
+    def _release_memory(self) -> None:
+        memory, self.memory = self.memory, None
+        if memory is not None:
+            memory.close()
+
+
+def _wait_readable(descriptors: Sequence[int], deadline: float) -> list[int]:
+    poll = select.poll()
+    for fd in descriptors:
+        poll.register(fd, select.POLLIN)
+    return [fd for fd, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000)]
+
+
+def _is_rank(pid: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"kerneltui.targets.cpu.forkserver" in command
