@@ -1,0 +1,1 @@
+"""Screens: the tuning screen, the replay screen and their dialogs."""

@@ -1,0 +1,1 @@
+"""Widgets: where the user looks; what they show comes from snapshots."""

@@ -1,0 +1,213 @@
+"""Tables and texts of the main panel: shapes, directive, log of a candidate; and the machine panel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kerneltui.model.candidate import Candidate, DecisionKind
+from kerneltui.model.measurement import MeasurementStage
+from kerneltui.model.state import State
+from kerneltui.tui.draw.chart import chart_lines, shape_charts
+from kerneltui.tui.format import (
+    difference,
+    elapsed,
+    milliseconds,
+    percent_change,
+    ratio,
+    share,
+    state_style,
+    verdict_style,
+)
+from kerneltui.tui.text import Line, clean, cut, fit, wrap
+
+__all__ = ["bench_table", "candidate_log", "directive_lines", "machine_lines"]
+
+
+def bench_table(state: State, candidate: Candidate, width: int) -> Sequence[Line]:
+    """Returns the table over shapes: times in milliseconds, ratio, verdict and share of the bound."""
+    measurement = candidate.measurement
+    if measurement is None:
+        return [((f" {candidate.id} has no measurement: {_why_unmeasured(candidate)}", "dim"),)]
+    names = max(5, *(len(part.shape) for part in measurement.shapes))
+    wide = width >= names + 70
+    head = f" {'shape':<{names}} {'ms':>9} {'BEST ms':>9}"
+    head += f" {'ref ms':>9}" if wide else ""
+    head += f" {'ratio':>8} {'vs BEST %':>14}  {'verdict':<8}{'bound':>7}"
+    lines: list[Line] = [((head, "dim"),)]
+    for part in measurement.shapes:
+        middle, low, high = percent_change(part.interval)
+        change = f"{middle:+.1f}" if width < 70 else f"{low:+.1f},{high:+.1f}"
+        row: list[tuple[str, str]] = [
+            (f" {fit(clean(part.shape), names)}", "ink"),
+            (f" {milliseconds(part.candidate_ns):>9}", "strong"),
+            (f" {milliseconds(part.incumbent_ns):>9}", "dim"),
+        ]
+        if wide:
+            row.append((f" {milliseconds(part.reference_ns):>9}", "dim"))
+        row += [
+            (f" {ratio(part.ratio):>8}", "ink"),
+            (f" {change:>14}  ", "dim"),
+            (f"{part.verdict:<8}", verdict_style(part.verdict)),
+            (f"{share(part.bound_share):>7}", "dim"),
+        ]
+        if wide and width >= names + 90:
+            row.append((f"  {clean(part.reference)}, n={part.rounds}", "faint"))
+        lines.append(cut(tuple(row), width))
+    lines += _summary(state, candidate, names)
+    for chart in shape_charts(state, candidate):
+        lines += [(), ((f" {clean(chart.title)}", "title"),), *chart_lines(chart, width, 3)]
+    return lines
+
+
+def _summary(state: State, candidate: Candidate, names: int) -> Sequence[Line]:
+    measurement = candidate.measurement
+    if measurement is None:
+        return ()
+    confirmed = (
+        f"confirmed over {measurement.groups} process groups"
+        if measurement.stage is MeasurementStage.CONFIRMED
+        else "one process group, not confirmed yet"
+    )
+    lines: list[Line] = [
+        (
+            (f" {'geomean':<{names}}", "strong"),
+            (f"  {ratio(measurement.ratio)}", "strong"),
+            (f"   vs {measurement.against} ", "dim"),
+            (difference(measurement.geomean, measurement.verdict), "ink"),
+            (f"   {share(measurement.bound_share)} of bound", "dim"),
+        ),
+        ((f" {confirmed}; FASTER and SLOWER begin at {measurement.delta * 100:.1f}%", "dim"),),
+    ]
+    if measurement.quarantine:
+        lines.append(((f" quarantined: {clean(measurement.quarantine)}", "state-quar"),))
+    return lines
+
+
+def _why_unmeasured(candidate: Candidate) -> str:
+    if candidate.failure:
+        return f"it failed in {candidate.failure.stage}"
+    return f"it is {candidate.phase}"
+
+
+def directive_lines(state: State, candidate: Candidate, width: int) -> Sequence[Line]:
+    """Returns the directive, the configuration with what changed, the origin and the decision."""
+    lines: list[Line] = [((" Directive", "title"),)]
+    parent = state.candidates.get(candidate.parents[0]) if candidate.parents else None
+    if candidate.directive is None:
+        lines.append((("   none stated", "dim"),))
+    else:
+        before = parent.directive.items() if parent and parent.directive else {}
+        lines += _pairs(candidate.directive.items(), before, width)
+    if candidate.configuration:
+        lines += [(), ((" Configuration", "title"),)]
+        before = parent.configuration if parent else {}
+        lines += _pairs(candidate.configuration, before, width)
+    lines += [(), ((" Origin", "title"),)]
+    parents = ", ".join(candidate.parents) or "none"
+    facts = {
+        "commit": candidate.sha,
+        "parents": parents,
+        "origin": f"{candidate.origin} by {candidate.agent}, generation {candidate.generation}",
+        "seed": candidate.seed_file,
+    }
+    lines += _pairs(facts, facts, width)
+    for index, part in enumerate(wrap(candidate.reason, max(width - 16, 10))):
+        lines.append(((f"   {'reason' if not index else '':<12} ", "dim"), (part, "ink")))
+    if candidate.decision is not DecisionKind.NONE:
+        text = f"{candidate.decision} by {candidate.decided_by}"
+        lines += [(), ((" Decision", "title"),), ((f"   {text}", "ink"),)]
+        if candidate.note:
+            lines += [((f"   {part}", "ink"),) for part in wrap(candidate.note, max(width - 4, 10))]
+    return lines
+
+
+def _pairs(now: Mapping[str, str], before: Mapping[str, str], width: int) -> Sequence[Line]:
+    names = max((len(name) for name in now), default=0)
+    lines: list[Line] = []
+    for name, value in now.items():
+        old = before.get(name)
+        changed = old is not None and old != value
+        line: Line = (
+            (f"   {name:<{max(names, 12)}} ", "dim"),
+            (clean(value), "strong" if changed else "ink"),
+            (f"   was {clean(old)}" if changed and old else "", "warn"),
+        )
+        lines.append(cut(line, width))
+    return lines
+
+
+def candidate_log(state: State, candidate: Candidate, log: str, width: int) -> Sequence[Line]:
+    """Returns the story of a candidate's evaluation, and the log of its failure when it has one."""
+    word = state.state_of(candidate.id)
+    lines: list[Line] = [
+        (
+            (f" {candidate.id} ", "strong"),
+            (str(word), state_style(word)),
+            (f"   attempt {candidate.attempt}" if candidate.attempt > 1 else "", "dim"),
+        )
+    ]
+    if candidate.build_ns:
+        lines.append(((" compile  ok   ", "dim"), (f"{candidate.build_ns / 1e9:.1f} s", "ink")))
+    if candidate.verify_note:
+        lines += _named(" correct  ok   ", candidate.verify_note, width)
+    if candidate.measurement:
+        measurement = candidate.measurement
+        text = f"{ratio(measurement.ratio)}  vs {measurement.against} "
+        text += difference(measurement.geomean, measurement.verdict)
+        lines.append(((" bench    ok   ", "dim"), (text, "ink")))
+    if candidate.failure:
+        failure = candidate.failure
+        kind = failure.kind.replace("_", " ")
+        lines.append(((f" {failure.stage:<8} ", "dim"), (f"FAILED: {kind}", "bad")))
+        lines += [((f"   {part}", "ink"),) for part in wrap(failure.reason, max(width - 4, 10))]
+    if log:
+        lines.append(())
+        lines += [((f" {clean(part)}", "ink"),) for part in log.split("\n")]
+    return lines
+
+
+def _named(name: str, text: str, width: int) -> Sequence[Line]:
+    parts = wrap(text, max(width - len(name) - 1, 10))
+    return [
+        ((name if not index else " " * len(name), "dim"), (part, "ink"))
+        for index, part in enumerate(parts)
+    ]
+
+
+def machine_lines(state: State, now: int, width: int, height: int) -> Sequence[Line]:
+    """Returns the machine panel: processor, tools, noise, budget and constraints."""
+    environment = state.environment
+    lines: list[Line] = []
+
+    def add(name: str, text: str, style: str = "ink") -> None:
+        lines.append(cut(((f" {name:<8}", "dim"), (clean(text), style)), width))
+
+    processor = environment.get("cpu", environment.get("device", ""))
+    if processor:
+        add("machine", processor)
+    tools = [environment[key] for key in ("compiler", "torch") if key in environment]
+    if tools:
+        add("tools", " · ".join(tools))
+    if state.delta:
+        noise = max((part.noise for part in state.calibrations.values()), default=0.0)
+        add("noise", f"±{noise * 100:.2f}%   a verdict needs {state.delta * 100:.1f}%")
+    budget: list[str] = []
+    attempted = max(0, len(state.candidates) - 1)
+    if state.budget_candidates is not None:
+        budget.append(f"{attempted} of {state.budget_candidates} candidates")
+    else:
+        budget.append(f"{attempted} candidates")
+    if state.budget_ns is not None:
+        budget.append(f"{elapsed(now - state.opened_at)} of {elapsed(state.budget_ns)}")
+    add("budget", ", ".join(budget))
+    if "sandbox" in environment:
+        add("sandbox", environment["sandbox"])
+    asked = [
+        f"{part.kind} {part.field}={part.value}" if part.field else f"{part.kind} {part.value}"
+        for part in state.constraints
+    ]
+    if asked:
+        # What the human asked for is never cut off by the rest.
+        lines = lines[: max(height - 1, 0)]
+        add("asked", ", ".join(asked), "warn")
+    return lines[:height]

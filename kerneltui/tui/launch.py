@@ -1,0 +1,57 @@
+"""The entry point of the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from kerneltui.tui.app import Connect, KernelTui, OpenLink, Quit
+from kerneltui.tui.client import SocketLink
+
+__all__ = ["Quit", "run"]
+
+
+def run(
+    connect: str | Connect,
+    *,
+    readonly: bool = False,
+    replay: bool = False,
+    step: int | None = None,
+    open_link: OpenLink = SocketLink.open,
+    clipboard_folder: Path | None = None,
+) -> Quit:
+    """Shows the terminal until the user leaves it, and says how it ended.
+
+    The first frame is drawn before `connect` is called. It runs in a thread, may take as long as it
+    likes, tells what it does in single lines, and returns the path of the engine's socket. What it
+    raises is shown as one line; its attribute `exit_code`, if any, is returned.
+
+    Args:
+        connect: The path of the engine's socket, or a function that starts the engine and returns it.
+        readonly: Whether to ask for a link that may not decide.
+        replay: Whether to show the replay screen; the engine must send the journal.
+        step: The step of a replay to begin with; the last one if None.
+        open_link: How to reach the socket.
+        clipboard_folder: Where copies are written as well; the socket's folder if None.
+    """
+    if os.environ.get("TERM", "") in ("dumb", "unknown"):
+        return Quit(exit_code=2, message="TERM=dumb cannot show the terminal; use kerneltui tune")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return Quit(exit_code=2, message="no terminal on stdin and stdout; use kerneltui tune")
+    if os.environ.get("SSH_CONNECTION"):
+        os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+
+    def fixed(report: Callable[[str], None]) -> str:
+        return str(connect)
+
+    app = KernelTui(
+        connect if callable(connect) else fixed,
+        open_link,
+        readonly=readonly,
+        replay=replay,
+        step=step,
+        clipboard_folder=clipboard_folder,
+    )
+    return app.run() or Quit(exit_code=app.return_code or 0)

@@ -1,0 +1,277 @@
+"""The actions of the tuning screen that send commands, and why they are refused.
+
+Every decision carries the id and the commit that are on the screen. Nothing here changes what is
+shown: that comes back as events.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from kerneltui.model.candidate import CandidateState
+from kerneltui.model.command import (
+    Accept,
+    Command,
+    Edit,
+    Rebench,
+    Redo,
+    Reject,
+    SetPaused,
+    SetRule,
+    TakeOver,
+    Undo,
+)
+from kerneltui.model.event import AcceptRule
+from kerneltui.tui import decide
+from kerneltui.tui.decide import Displayed
+from kerneltui.tui.editor import EditorError, edit_text
+from kerneltui.tui.screens.dialogs import Choice, ChoiceDialog, NoteDialog
+from kerneltui.tui.screens.panels import Handler
+from kerneltui.tui.steering import SteerError, parse_steer
+
+if TYPE_CHECKING:
+    from kerneltui.tui.screens.tuning import TuningScreen
+
+__all__ = ["Deciding"]
+
+_SENDING = frozenset({"search.pause", "mode", "steer.mode", "decision.undo", "decision.redo"})
+
+
+class Deciding:
+    """Commands of one tuning screen."""
+
+    def __init__(self, screen: TuningScreen) -> None:
+        self._screen = screen
+
+    def refusal(self, id_: str) -> str:
+        """Returns why an action cannot be done now, or nothing."""
+        screen = self._screen
+        snapshot, state = screen.snapshot, screen.snapshot.state
+        now = screen.owner.monotonic()
+        match id_:
+            case "candidate.accept":
+                return decide.accept_refusal(snapshot, screen.displayed, now)
+            case "candidate.accept_rule":
+                refusal = decide.accept_refusal(snapshot, screen.displayed, now)
+                if not refusal and screen.displayed and screen.displayed.partial is not None:
+                    return (
+                        "select all hunks first; a part is measured again before it can be accepted"
+                    )
+                return refusal
+            case "candidate.reject" | "candidate.reject_note":
+                return decide.reject_refusal(snapshot, screen.displayed, now)
+            case "candidate.rebench":
+                return screen.may_send() or self._rebench_refusal()
+            case "candidate.edit":
+                return screen.may_send() or (
+                    "" if screen.loaded else "the kernel is not loaded yet"
+                )
+            case "decision.undo" if not state.decisions:
+                return screen.may_send() or "there is no decision to undo"
+            case "decision.redo" if not state.undone:
+                return screen.may_send() or "there is no undone decision"
+            case "engine.take_over":
+                return self._take_over_refusal()
+            case "engine.reconnect":
+                return "" if snapshot.link.status == "gone" else "the engine is connected"
+            case "timeline":
+                return "leave the session and run: kerneltui replay " + (state.session or "SESSION")
+            case _:
+                return screen.may_send() if id_ in _SENDING else ""
+
+    def _rebench_refusal(self) -> str:
+        candidate = self._screen.candidate
+        if candidate is None:
+            return "no candidate is on screen"
+        word = self._screen.snapshot.state.state_of(candidate.id)
+        if word is CandidateState.FAIL:
+            return f"{candidate.id} failed; edit it, there is nothing to measure"
+        if word in (
+            CandidateState.PROP,
+            CandidateState.BUILD,
+            CandidateState.CHECK,
+            CandidateState.BENCH,
+        ):
+            return f"{candidate.id} is being evaluated now"
+        return ""
+
+    def _take_over_refusal(self) -> str:
+        link = self._screen.snapshot.link
+        if link.status != "live":
+            return "there is no live session"
+        return "this terminal decides already" if link.writer else ""
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Returns what each action does."""
+        screen = self._screen
+        return {
+            "candidate.accept": self.accept,
+            "candidate.accept_rule": self.accept_by_rule,
+            "candidate.reject": self.reject,
+            "candidate.reject_note": self.reject_with_note,
+            "candidate.edit": self.edit,
+            "candidate.rebench": self.rebench,
+            "decision.undo": lambda: self.send(Undo(), "undo"),
+            "decision.redo": lambda: self.send(Redo(), "redo"),
+            "search.pause": self.pause,
+            "mode": self.mode,
+            "steer": lambda: screen.steer.input.focus(),
+            "steer.send": self.steer,
+            "steer.newline": lambda: screen.steer.input.insert_text_at_cursor("↵"),
+            "steer.editor": self.steer_in_editor,
+            "steer.older": lambda: screen.steer.recall(-1),
+            "steer.newer": lambda: screen.steer.recall(1),
+            "steer.mode": self.mode,
+            "steer.leave": lambda: screen.focus_panel(screen.home_panel),
+            "timeline": lambda: None,
+            "engine.take_over": lambda: self.send(TakeOver(), "take over"),
+            "engine.reconnect": screen.owner.reconnect,
+        }
+
+    def send(self, command: Command, what: str) -> None:
+        """Sends a command without waiting; a refusal by the engine is shown when it comes."""
+
+        async def ask() -> None:
+            reply = await self._screen.owner.feed.ask(command)
+            if reply.error:
+                self._screen.say(f"{what}: {reply.error}")
+            else:
+                self._screen.say(str(reply.data.get("text") or f"{what}: done"))
+
+        self._screen.say(f"{what}: sent")
+        self._screen.owner.run_worker(ask(), group="command")
+
+    def accept(self) -> None:
+        """Accepts what is displayed; without proof that it is faster this needs a note."""
+        displayed = self._screen.displayed
+        if displayed is None or displayed.diff is None:
+            return
+        why = decide.needs_note(self._screen.snapshot, displayed)
+        if not why:
+            self._accept(displayed, "")
+            return
+
+        def noted(note: str | None) -> None:
+            if note:
+                self._accept(displayed, note)
+
+        text = (
+            f"{displayed.candidate} can be accepted by you alone, since {why}. Why do you take it?"
+        )
+        self._screen.app.push_screen(
+            NoteDialog(f"Accept {displayed.candidate}", text, required=True), noted
+        )
+
+    def _accept(self, displayed: Displayed, note: str) -> None:
+        if displayed.diff is None:
+            return
+        partial = displayed.partial
+        what = f"accept {displayed.candidate}"
+        if partial is not None:
+            total = len(displayed.diff.hunks)
+            what += f" ({len(partial)} of {total} hunks, as a new candidate)"
+        self.send(Accept(displayed.candidate, displayed.diff.sha, partial, note), what)
+
+    def accept_by_rule(self) -> None:
+        """Shows the rule; on yes it is switched on and the candidate is accepted."""
+        displayed = self._screen.displayed
+        if displayed is None:
+            return
+        choices = (Choice("y", f"accept {displayed.candidate}, and by rule from now on", "yes"),)
+
+        def chosen(answer: str | None) -> None:
+            if answer:
+                self.send(SetRule(AcceptRule.AUTO), "mode AUTO")
+                self.accept()
+
+        self._screen.app.push_screen(
+            ChoiceDialog("Accept by rule", decide.RULE_TEXT, choices), chosen
+        )
+
+    def reject(self) -> None:
+        """Rejects what is displayed."""
+        displayed = self._screen.displayed
+        if displayed and displayed.diff:
+            command = Reject(displayed.candidate, displayed.diff.sha)
+            self.send(command, f"reject {displayed.candidate}")
+
+    def reject_with_note(self) -> None:
+        """Rejects with a note; an empty one is a plain reject."""
+        displayed = self._screen.displayed
+        if displayed is None or displayed.diff is None:
+            return
+        sha = displayed.diff.sha
+
+        def noted(note: str | None) -> None:
+            if note is not None:
+                command = Reject(displayed.candidate, sha, note)
+                self.send(command, f"reject {displayed.candidate}")
+
+        text = "What should the agent learn from this? An empty note is a plain reject."
+        self._screen.app.push_screen(NoteDialog(f"Reject {displayed.candidate}", text), noted)
+
+    def rebench(self) -> None:
+        """Asks for another measurement."""
+        candidate = self._screen.candidate
+        if candidate:
+            self.send(Rebench(candidate.id), f"measure {candidate.id} again")
+
+    def pause(self) -> None:
+        """Pauses the search, or lets it go on."""
+        paused = not self._screen.snapshot.state.paused
+        self.send(SetPaused(paused), "pause after this evaluation" if paused else "go on")
+
+    def mode(self) -> None:
+        """Changes who accepts."""
+        current = self._screen.snapshot.state.rule
+        rule = AcceptRule.NONE if current is AcceptRule.AUTO else AcceptRule.AUTO
+        self.send(SetRule(rule), self._screen.mode_text(rule))
+
+    def edit(self) -> None:
+        """Hands the kernel to the editor; a changed text becomes a new candidate of the human."""
+        loaded = self._screen.loaded
+        if loaded is None:
+            return
+        name = PurePosixPath(loaded.diff.file).name or "kernel.cpp"
+        edited = self._in_editor(loaded.source, name)
+        if edited is None:
+            return
+        self.send(Edit(loaded.candidate, edited), f"your version of {loaded.candidate}")
+
+    def _in_editor(self, text: str, name: str) -> str | None:
+        try:
+            with self._screen.app.suspend():
+                edited = edit_text(text, name, os.environ)
+        except EditorError as error:
+            self._screen.say(str(error))
+            return None
+        if edited is None:
+            self._screen.say("nothing was changed")
+        return edited
+
+    def steer(self) -> None:
+        """Sends the steer line; what cannot be sent stays, with the reason."""
+        steer = self._screen.steer
+        refusal = self._screen.may_send()
+        if refusal:
+            self._screen.say(f"not sent: {refusal}")
+            return
+        try:
+            line = parse_steer(steer.input.value, steer.to, self._screen.snapshot.state)
+        except SteerError as error:
+            self._screen.say(str(error))
+            return
+        steer.take()
+        steer.address(line.to)
+        self.send(line.command, type(line.command).__name__.lower())
+
+    def steer_in_editor(self) -> None:
+        """Writes the steer line in the editor."""
+        steer = self._screen.steer.input
+        edited = self._in_editor(steer.value.replace("↵", "\n"), "steer.md")
+        if edited is not None:
+            steer.value = edited.strip().replace("\n", "↵")
+            steer.cursor_position = len(steer.value)

@@ -1,0 +1,259 @@
+"""What the two screens have in common: planned panels, one way for every key, a line for notices."""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from textual import events
+from textual.geometry import NULL_OFFSET, Region, Size, Spacing
+from textual.layout import ArrangeResult, Layout, WidgetPlacement
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Input
+
+from kerneltui.tui.keymap import ACTIONS, LIVE_WHILE_TYPING, Action, Scope, action, short_key
+from kerneltui.tui.layout import MINIMUM, Panel, Plan, Zoom
+from kerneltui.tui.screens.dialogs import HelpDialog
+from kerneltui.tui.text import Line, pad
+from kerneltui.tui.widgets.lineview import LineView
+from kerneltui.tui.widgets.main import MainPanel
+
+__all__ = ["Handler", "PanelScreen", "PlannedLayout"]
+
+Handler = Callable[[], Awaitable[object] | object]
+
+_NOTICE_SECONDS = 6.0
+_CYCLE = (Zoom.NORMAL, Zoom.HALF, Zoom.FULL)
+
+
+class PlannedLayout(Layout):
+    """Places the children of a screen where its plan says, in the same frame as a resize."""
+
+    name = "planned"
+
+    def __init__(self, plan: Callable[[int, int], Plan]) -> None:
+        self._plan = plan
+
+    def arrange(
+        self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True
+    ) -> ArrangeResult:
+        """Returns a placement for every child that the plan knows."""
+        plan = self._plan(size.width, size.height)
+        placements: list[WidgetPlacement] = []
+        for child in children:
+            rect = plan.panels.get(Panel(child.id)) if child.id in set(Panel) else None
+            if rect:
+                region = Region(rect.x, rect.y, rect.width, rect.height)
+                placements.append(WidgetPlacement(region, NULL_OFFSET, Spacing(), child))
+        return placements
+
+
+class PanelScreen(Screen[None], inherit_bindings=False):
+    """A screen of planned panels. A key names an action; the action says why it cannot be done."""
+
+    scopes: Sequence[Scope] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.zoom = Zoom.NORMAL
+        self._planned = PlannedLayout(self.plan)
+        self._notice = ""
+        self._notice_timer = None
+
+    # What a screen adds
+
+    @abstractmethod
+    def plan(self, width: int, height: int) -> Plan:
+        """Returns where the panels lie."""
+
+    @abstractmethod
+    def handlers(self) -> Mapping[str, Handler]:
+        """Returns what each action does."""
+
+    @abstractmethod
+    def refusal(self, id_: str) -> str:
+        """Returns why an action cannot be done now, or nothing."""
+
+    @abstractmethod
+    def footer(self, width: int) -> Line:
+        """Returns the hints."""
+
+    @abstractmethod
+    def focus_panel(self, panel: Panel) -> None:
+        """Focuses a panel that is on screen."""
+
+    # Layout
+
+    @property
+    def layout(self) -> Layout:
+        """The layout by plan."""
+        return self._planned
+
+    @property
+    def focused_panel(self) -> Panel:
+        """The panel that has the focus."""
+        node = self.focused
+        while node is not None and node is not self:
+            if node.id in set(Panel):
+                return Panel(node.id)
+            node = node.parent if isinstance(node.parent, Widget) else None
+        return self.home_panel
+
+    home_panel = Panel.CANDIDATES
+
+    def replan(self) -> None:
+        """Lays out again; a panel that is gone gives the focus to the main panel."""
+        plan = self.plan(*self.app.size)
+        for panel in Panel:
+            for widget in self.query(f"#{panel}"):
+                widget.display = panel in plan.panels
+        if Panel.NOTICE in plan.panels:
+            width, height = self.app.size
+            text = f"{width}x{height} is too small: kerneltui needs {MINIMUM[0]}x{MINIMUM[1]}"
+            self.query_one(f"#{Panel.NOTICE}", LineView).show(
+                lambda w, _h: [pad(((text, "warn"),), w)]
+            )
+        elif self.focused_panel not in plan.panels:
+            self.focus_panel(Panel.MAIN if Panel.MAIN in plan.panels else next(iter(plan.panels)))
+        self.refresh(layout=True)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Lays out for the new size."""
+        self.replan()
+
+    def step_focus(self, direction: int) -> None:
+        """Focuses the next or previous panel that is on screen."""
+        shown = self.plan(*self.app.size).panels
+        order = [panel for panel in self.tab_order if panel in shown]
+        if order:
+            here = order.index(self.focused_panel) if self.focused_panel in order else -direction
+            self.focus_panel(order[(here + direction) % len(order)])
+
+    tab_order: Sequence[Panel] = ()
+
+    def set_zoom(self, zoom: Zoom) -> None:
+        """Zooms the focused panel."""
+        self.zoom = zoom
+        self.replan()
+
+    # Keys
+
+    @property
+    def typing(self) -> bool:
+        """Whether a text input has the focus."""
+        return isinstance(self.focused, Input)
+
+    async def action_act(self, id_: str) -> None:
+        """Does an action, or says why not."""
+        entry = action(id_)
+        if self.typing and entry.scope is not Scope.STEER and id_ not in LIVE_WHILE_TYPING:
+            return
+        self.clear_notice()
+        await self.perform(entry)
+
+    async def perform(self, entry: Action) -> None:
+        """Does an action by whatever way it was asked for: key or palette."""
+        refusal = self.refusal(entry.id)
+        if refusal:
+            key = f"{entry.keys[0]} " if entry.keys else ""
+            self.say(f"{key}{entry.text}: {refusal}")
+            return
+        result = self.handlers()[entry.id]()
+        if inspect.isawaitable(result):
+            await result
+
+    def offered(self) -> Sequence[Action]:
+        """Returns the actions of this screen, for palette and help."""
+        known = self.handlers()
+        return [entry for entry in ACTIONS if entry.scope in self.scopes and entry.id in known]
+
+    def common_handlers(self) -> Mapping[str, Handler]:
+        """Returns the actions that are the same on every screen."""
+
+        def cursor(step: Callable[[LineView], object]) -> Handler:
+            def do() -> None:
+                if isinstance(self.focused, LineView):
+                    step(self.focused)
+
+            return do
+
+        main = self.query_one(MainPanel)
+        return {
+            "help": self.show_help,
+            "palette": self.app.action_command_palette,
+            "suspend": self.app.action_suspend_process,
+            "tab.next": lambda: main.step_tab(1),
+            "tab.previous": lambda: main.step_tab(-1),
+            "zoom.full": lambda: self.set_zoom(
+                Zoom.NORMAL if self.zoom is Zoom.FULL else Zoom.FULL
+            ),
+            "zoom.more": lambda: self.set_zoom(_CYCLE[min(_CYCLE.index(self.zoom) + 1, 2)]),
+            "zoom.less": lambda: self.set_zoom(_CYCLE[max(_CYCLE.index(self.zoom) - 1, 0)]),
+            "focus.next": lambda: self.step_focus(1),
+            "focus.previous": lambda: self.step_focus(-1),
+            "move.down": cursor(lambda view: view.move(1)),
+            "move.up": cursor(lambda view: view.move(-1)),
+            "move.first": cursor(lambda view: view.move_to(0)),
+            "move.last": cursor(lambda view: view.move_to(len(view.lines))),
+            "move.page_up": cursor(lambda view: view.page(-1)),
+            "move.page_down": cursor(lambda view: view.page(1)),
+            "main.down": lambda: main.current.scroll_by(dy=3),
+            "main.up": lambda: main.current.scroll_by(dy=-3),
+            "main.right": lambda: main.current.scroll_by(dx=8),
+            "main.left": lambda: main.current.scroll_by(dx=-8),
+        }
+
+    def panel_handlers(self, panels: Mapping[str, Panel]) -> Mapping[str, Handler]:
+        """Returns the actions that focus panels by number."""
+
+        def focus(panel: Panel) -> Handler:
+            def do() -> None:
+                if panel in self.plan(*self.app.size).panels:
+                    self.focus_panel(panel)
+                else:
+                    self.say(f"the panel '{panel}' is not on a screen of this size")
+
+            return do
+
+        return {f"focus.{number}": focus(panel) for number, panel in panels.items()}
+
+    def show_help(self) -> None:
+        """Opens the help."""
+        dimmed = frozenset(entry.id for entry in self.offered() if self.refusal(entry.id))
+        self.app.push_screen(HelpDialog(self.scopes, dimmed))
+
+    # Notices
+
+    def say(self, text: str) -> None:
+        """Shows one line at the foot for some seconds, or until the next key."""
+        self._notice = text
+        if self._notice_timer is not None:
+            self._notice_timer.stop()
+        self._notice_timer = self.set_timer(_NOTICE_SECONDS, self.clear_notice)
+        self.draw_footer()
+
+    @property
+    def notice(self) -> str:
+        """The line shown at the foot, if any."""
+        return self._notice
+
+    def clear_notice(self) -> None:
+        """Shows the hints again."""
+        if self._notice:
+            self._notice = ""
+            self.draw_footer()
+
+    def draw_footer(self) -> None:
+        """Draws hints or notice."""
+        notice = self._notice
+        view = self.query_one(f"#{Panel.FOOTER}", LineView)
+        if notice:
+            view.show(lambda w, _h: [pad(((f" {notice}", "notice"),), w)])
+        else:
+            view.show(lambda w, _h: [self.footer(w)])
+
+    def key_of(self, id_: str) -> str:
+        """Returns the key of an action as the footer writes it."""
+        return short_key(action(id_).keys[0])

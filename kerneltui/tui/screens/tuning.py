@@ -1,0 +1,347 @@
+"""The tuning screen: candidates, diff, chart, agents, steer line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.content import Content
+
+from kerneltui.model.candidate import Candidate
+from kerneltui.model.event import AcceptRule
+from kerneltui.tui import decide
+from kerneltui.tui.decide import Displayed
+from kerneltui.tui.draw.agents import agents_lines, agents_summary, strip_line
+from kerneltui.tui.draw.chart import chart_lines, chart_of, difference_text, shape_charts
+from kerneltui.tui.draw.header import header_line, hints_line
+from kerneltui.tui.draw.tables import machine_lines
+from kerneltui.tui.format import mode_word
+from kerneltui.tui.keymap import Scope, bindings, hints
+from kerneltui.tui.layout import Panel, Plan, Zoom, plan_tuning
+from kerneltui.tui.screens.copying import copy_menu
+from kerneltui.tui.screens.deciding import Deciding
+from kerneltui.tui.screens.panels import Handler, PanelScreen
+from kerneltui.tui.sources import Loaded, SourceError
+from kerneltui.tui.text import Line, plain
+from kerneltui.tui.view import Snapshot
+from kerneltui.tui.widgets.candidates import CandidatesPanel
+from kerneltui.tui.widgets.lineview import LineView
+from kerneltui.tui.widgets.main import DiffView, MainPanel
+from kerneltui.tui.widgets.steer import SteerLineBar
+
+if TYPE_CHECKING:
+    from kerneltui.tui.app import KernelTui
+
+__all__ = ["TuningScreen"]
+
+_STEER_HINTS = (
+    ("Enter", "send"),
+    ("^j", "newline"),
+    ("^g", "editor"),
+    ("@fast @slow @all", ""),
+    ("/pin /ban /force /pause /budget", ""),
+    ("Esc", "back to the panes"),
+)
+
+
+class TuningScreen(PanelScreen, inherit_bindings=False):
+    """The main screen of a live session."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.GLOBAL, Scope.MOVE, Scope.TUNING)]
+    scopes = (Scope.DECISION, Scope.TUNING, Scope.GLOBAL, Scope.MOVE, Scope.STEER)
+    tab_order = (
+        Panel.CANDIDATES,
+        Panel.MAIN,
+        Panel.BENCH,
+        Panel.AGENTS,
+        Panel.MACHINE,
+        Panel.JOBS,
+    )
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__()
+        self.snapshot = snapshot
+        self.loaded: Loaded | None = None
+        self._since = 0
+        self._loading: tuple[str, str, str] | None = None
+        self._deciding = Deciding(self)
+
+    @property
+    def owner(self) -> KernelTui:
+        """The app, by its type."""
+        return self.app  # pyright: ignore[reportReturnType]
+
+    def compose(self) -> ComposeResult:
+        """Yields the panels; the plan says which are on screen."""
+        yield LineView(id=Panel.HEADER, focusable=False)
+        yield CandidatesPanel(id=Panel.CANDIDATES)
+        yield MainPanel(id=Panel.MAIN, deciding=True)
+        yield LineView(id=Panel.BENCH, classes="panel")
+        yield LineView(id=Panel.AGENTS, classes="panel", follow=True)
+        yield LineView(id=Panel.STRIP, focusable=False)
+        yield LineView(id=Panel.MACHINE, classes="panel")
+        yield LineView(id=Panel.JOBS, classes="panel", follow=True)
+        yield SteerLineBar(id=Panel.STEER)
+        yield LineView(id=Panel.HINTS, focusable=False)
+        yield LineView(id=Panel.FOOTER, focusable=False)
+        yield LineView(id=Panel.NOTICE, focusable=False)
+
+    def on_mount(self) -> None:
+        """Draws the first frame and keeps clocks going."""
+        self._line(Panel.MACHINE).border_title = Content("5 Machine")
+        self._line(Panel.JOBS).border_title = Content("Job log")
+        self._line(Panel.HINTS).show(lambda w, _h: [hints_line(_STEER_HINTS, w)])
+        self.add_jobs(())
+        self.replan()
+        self.candidates.list.focus()
+        self.receive(self.snapshot)
+        self.main.diff.wait_for("no candidate yet")
+        self.set_interval(1.0, self.tick)
+
+    @property
+    def candidates(self) -> CandidatesPanel:
+        """The panel of candidates."""
+        return self.query_one(CandidatesPanel)
+
+    @property
+    def main(self) -> MainPanel:
+        """The main panel."""
+        return self.query_one(MainPanel)
+
+    @property
+    def steer(self) -> SteerLineBar:
+        """The steer line."""
+        return self.query_one(SteerLineBar)
+
+    def _line(self, panel: Panel) -> LineView:
+        return self.query_one(f"#{panel}", LineView)
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """The selected candidate."""
+        return self.snapshot.state.candidates.get(self.candidates.selected)
+
+    @property
+    def displayed(self) -> Displayed | None:
+        """What is on screen, as a decision binds to it."""
+        candidate = self.candidate
+        if candidate is None:
+            return None
+        diff = self.main.diff.diff
+        if diff is not None and diff.candidate != candidate.id:
+            diff = None
+        return Displayed(candidate.id, self._since, diff, self.main.diff.hunks_selected)
+
+    # Layout
+
+    def plan(self, width: int, height: int) -> Plan:
+        """Returns where the panels lie."""
+        return plan_tuning(width, height, self.zoom, self.focused_panel)
+
+    def replan(self) -> None:
+        """Lays out again, the list as a tree where there is room."""
+        super().replan()
+        plan = self.plan(*self.app.size)
+        rect = plan.panels.get(Panel.CANDIDATES)
+        if rect:
+            self.candidates.arrange_for(tree=plan.tree, height=rect.height)
+
+    def focus_panel(self, panel: Panel) -> None:
+        """Focuses a panel."""
+        if panel is Panel.CANDIDATES:
+            self.candidates.list.focus()
+        elif panel is Panel.MAIN:
+            self.main.current.focus()
+        elif panel is Panel.STEER:
+            self.steer.input.focus()
+        else:
+            self._line(panel).focus()
+        if self.zoom is not Zoom.NORMAL:
+            self.call_after_refresh(self.replan)
+
+    def footer(self, width: int) -> Line:
+        """Returns the hints: of the steer line while it is typed, else of the panes."""
+        if self.focused_panel is Panel.STEER and self.typing:
+            return hints_line(_STEER_HINTS if width < 100 else hints((Scope.STEER,)), width)
+        scopes = (Scope.DECISION, Scope.TUNING, Scope.GLOBAL)
+        return hints_line(hints(scopes), width)
+
+    # What comes in
+
+    def receive(self, snapshot: Snapshot) -> None:
+        """Shows a new snapshot."""
+        before = {c.id for c in self.snapshot.state.pending()}
+        self.snapshot = snapshot
+        self.candidates.show(snapshot)
+        self.show_candidate()
+        self.tick()
+        waiting = {c.id for c in snapshot.state.pending()}
+        if snapshot.link.status == "live" and waiting - before:
+            self.owner.attention(len(waiting))
+
+    def on_candidates_panel_selected(self, event: CandidatesPanel.Selected) -> None:
+        """Shows another candidate; decisions wait until it has been on screen for a moment."""
+        event.stop()
+        self._since = self.owner.monotonic()
+        self.show_candidate()
+
+    def show_candidate(self) -> None:
+        """Shows the selected candidate, and loads its texts when they are not there."""
+        candidate = self.candidate
+        if candidate is None:
+            self.draw_bench()
+            return
+        self.main.show_candidate(self.snapshot, candidate)
+        log = candidate.failure.log if candidate.failure else ""
+        wanted = (candidate.id, candidate.sha, log)
+        if self._loading != wanted:
+            self._loading = wanted
+            self.loaded = None
+            ready = self.owner.sources.ready(candidate)
+            if ready:
+                self.show_loaded(ready)
+            else:
+                self.main.diff.wait_for(f"loading {candidate.id}…")
+                self.run_worker(self._load(candidate), exclusive=True, group="source")
+        kept = self.loaded.log if self.loaded else ""
+        self.main.show_log(self.snapshot, candidate, kept)
+        self.draw_bench()
+
+    async def _load(self, candidate: Candidate) -> None:
+        try:
+            loaded = await self.owner.sources.load(candidate)
+        except SourceError as error:
+            self._loading = None if self.snapshot.link.status != "live" else self._loading
+            self.main.diff.wait_for(str(error))
+            return
+        if candidate.id == self.candidates.selected:
+            self.show_loaded(loaded)
+
+    def show_loaded(self, loaded: Loaded) -> None:
+        """Shows texts that came."""
+        self.loaded = loaded
+        self._since = self.owner.monotonic()
+        self.main.show_source(loaded)
+        if self.candidate:
+            self.main.show_log(self.snapshot, self.candidate, loaded.log)
+
+    def draw_bench(self) -> None:
+        """Draws the chart; with room, shape by shape below it."""
+        state, candidate = self.snapshot.state, self.candidate
+        chart = chart_of(state, candidate)
+        view = self._line(Panel.BENCH)
+
+        def build(width: int, height: int) -> Sequence[Line]:
+            shapes = shape_charts(state, candidate) if candidate and self.zoom is Zoom.FULL else ()
+            if not shapes:
+                return chart_lines(chart, width, height)
+            lines = [*chart_lines(chart, width, len(chart.bars) + 1)]
+            for part in shapes:
+                lines += [(), ((f" {part.title}", "title"),), *chart_lines(part, width, 3)]
+            return lines
+
+        view.show(build)
+        view.border_title = Content(f"3 Bench  {chart.title}")
+        text = plain(difference_text(state, candidate))
+        view.border_subtitle = Content(text)
+
+    def tick(self) -> None:
+        """Draws what shows the time: header, agents, machine."""
+        snapshot, now = self.snapshot, self.owner.clock()
+        state, live = snapshot.state, snapshot.live
+        self._line(Panel.HEADER).show(lambda w, _h: [header_line(snapshot, now, w)])
+        self._line(Panel.STRIP).show(lambda w, _h: [strip_line(state, live, now, w)])
+        agents = self._line(Panel.AGENTS)
+        agents.show(lambda w, _h: agents_lines(state, live, w))
+        agents.border_title = Content(f"4 Agents  {plain(agents_summary(state, live, now))}")
+        agents.border_subtitle = Content("follow" if agents.following else "scrolled")
+        self._line(Panel.MACHINE).show(lambda w, h: machine_lines(state, now, w, h))
+        self.draw_footer()
+
+    def add_jobs(self, lines: Sequence[str]) -> None:
+        """Adds lines to the job log."""
+        self.main.show_jobs(lines)
+        kept = [((f" {text}", "ink"),) for text in self.main.jobs] or [
+            ((" nothing ran yet", "dim"),)
+        ]
+        self._line(Panel.JOBS).show(lambda _w, _h: kept)
+
+    def on_diff_view_hunks_changed(self, event: DiffView.HunksChanged) -> None:
+        """Nothing depends on hunks outside the main panel."""
+        event.stop()
+
+    def on_descendant_focus(self) -> None:
+        """Shows the hints of what has the focus."""
+        self.draw_footer()
+
+    def on_descendant_blur(self) -> None:
+        """Shows the hints of what has the focus."""
+        self.draw_footer()
+
+    # Actions
+
+    def refusal(self, id_: str) -> str:
+        """Returns why an action cannot be done now, or nothing."""
+        return self._deciding.refusal(id_)
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Returns what each action does."""
+        diff = self.main.diff
+        return {
+            **self.common_handlers(),
+            **self.panel_handlers(
+                {
+                    "0": Panel.MAIN,
+                    "1": Panel.CANDIDATES,
+                    "2": Panel.MAIN,
+                    "3": Panel.BENCH,
+                    "4": Panel.AGENTS,
+                    "5": Panel.MACHINE,
+                }
+            ),
+            **self._deciding.handlers(),
+            "hunk.toggle": diff.toggle,
+            "hunk.previous": lambda: diff.hop(-1),
+            "hunk.next": lambda: diff.hop(1),
+            "context.less": lambda: diff.widen(-1),
+            "context.more": lambda: diff.widen(1),
+            "pending.next": lambda: self._pending(1),
+            "pending.previous": lambda: self._pending(-1),
+            "list.sort": lambda: self.say(f"sorted by {self.candidates.next_sort()}"),
+            "filter": self.candidates.open_filter,
+            "copy": self._copy,
+            "escape": self._escape,
+            "interrupt": self.owner.interrupt,
+            "quit": self.owner.ask_quit,
+        }
+
+    def _pending(self, direction: int) -> None:
+        if not self.candidates.next_pending(direction):
+            self.say("no candidate waits for a decision")
+
+    def _copy(self) -> None:
+        candidate = self.candidate
+        if candidate:
+            copy_menu(self.owner, self.snapshot.state, candidate, self.loaded, self.say)
+
+    def _escape(self) -> None:
+        if self.focused is self.candidates.filter_input:
+            self.candidates.close_filter(clear=True)
+        elif self.typing:
+            self.focus_panel(Panel.CANDIDATES)
+        elif self.zoom is not Zoom.NORMAL:
+            self.set_zoom(Zoom.NORMAL)
+        elif self.candidates.needle:
+            self.candidates.close_filter(clear=True)
+
+    def mode_text(self, rule: AcceptRule) -> str:
+        """Returns what a mode means, in one line."""
+        if rule is AcceptRule.AUTO:
+            return f"{mode_word(rule)}: the rule accepts what is FASTER, confirmed, nowhere SLOWER"
+        return f"{mode_word(rule)}: only you accept"
+
+    def may_send(self) -> str:
+        """Returns why no command can be sent, or nothing."""
+        return decide.may_send(self.snapshot)

@@ -1,0 +1,123 @@
+"""The steer line's language: messages to agents, and commands that begin with a slash."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kerneltui.model.command import Command, Constrain, SetBudget, SetPaused, Steer
+from kerneltui.model.event import ConstraintKind
+from kerneltui.model.state import State
+
+__all__ = ["HELP", "SteerError", "parse_steer"]
+
+HELP = (
+    ("@fast @slow @all text", "write to an agent; the address stays for the next line"),
+    ("/pin c0012, /unpin", "the next proposals start from this candidate; lift that"),
+    ("/ban field=value, /unban …", "never propose this value; lift that"),
+    ("/force field=value, /unforce …", "always propose this value; lift that"),
+    ("/pause, /resume", "pause after the current evaluation; go on"),
+    ("/budget 40 10m", "at most so many candidates and so much time; - for no limit"),
+    ("/goal text", "tell all agents what to aim for"),
+)
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_ADDRESS = re.compile(r"@(\w+)(?:\s+|$)")
+
+
+class SteerError(Exception):
+    """The line cannot be sent; the text is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class SteerLine:
+    """What a line means: a command, and whom the next line is for."""
+
+    command: Command
+    to: str
+
+
+def parse_steer(text: str, to: str, state: State) -> SteerLine:
+    """Reads a line of the steer input.
+
+    Args:
+        text: What the human wrote; `↵` stands for a new line.
+        to: The address in front of the line: `fast`, `slow` or `all`.
+        state: The session, to check what the line names.
+
+    Raises:
+        SteerError: It is empty, an unknown command or address, or names what does not exist.
+    """
+    text = text.strip().replace("↵", "\n")
+    if text.startswith("/"):
+        return SteerLine(_command(text, state), to)
+    found = _ADDRESS.match(text)
+    if found:
+        to, text = found.group(1), text[found.end() :].strip()
+        if to not in ("fast", "slow", "all"):
+            raise SteerError(f"there is no agent '@{to}'; write @fast, @slow or @all")
+    if not text:
+        raise SteerError("nothing to send; write a message or a command such as /pin c0012")
+    return SteerLine(Steer(to, text), to)
+
+
+def _command(text: str, state: State) -> Command:
+    name, _, rest = text[1:].partition(" ")
+    rest = rest.strip()
+    match name:
+        case "pin" | "unpin":
+            return _pin(rest, state, active=name == "pin")
+        case "ban" | "unban" | "force" | "unforce":
+            return _value(name, rest)
+        case "pause" | "resume":
+            return SetPaused(name == "pause")
+        case "budget":
+            return _budget(rest)
+        case "goal":
+            if not rest:
+                raise SteerError("/goal needs a text")
+            return Steer("all", f"goal: {rest}")
+        case _:
+            raise SteerError(
+                f"unknown command '/{name}'; known: /pin /unpin /ban /unban /force /unforce "
+                "/pause /resume /budget /goal"
+            )
+
+
+def _pin(rest: str, state: State, *, active: bool) -> Constrain:
+    if not active:
+        pinned = [part.value for part in state.constraints if part.kind is ConstraintKind.PIN]
+        if not pinned:
+            raise SteerError("no candidate is pinned")
+        return Constrain(ConstraintKind.PIN, "", pinned[-1], active=False)
+    if rest not in state.candidates:
+        raise SteerError(
+            f"/pin needs a candidate such as {state.incumbent or 'c0001'}, not '{rest}'"
+        )
+    return Constrain(ConstraintKind.PIN, "", rest)
+
+
+def _value(name: str, rest: str) -> Constrain:
+    field, equals, value = rest.partition("=")
+    if not equals or not field.strip() or not value.strip():
+        raise SteerError(f"/{name} needs field=value, for example /{name} placement=fused")
+    kind = ConstraintKind.BAN if name.endswith("ban") else ConstraintKind.FORCE
+    return Constrain(kind, field.strip(), value.strip(), active=not name.startswith("un"))
+
+
+def _budget(rest: str) -> SetBudget:
+    candidates: int | None = None
+    time_ns: int | None = None
+    words = rest.split()
+    if not words:
+        raise SteerError("/budget needs a number of candidates, a time or both: /budget 40 10m")
+    for word in words:
+        found = _TIME.fullmatch(word)
+        if found:
+            time_ns = round(float(found.group(1)) * _UNITS[found.group(2)] * 1e9)
+        elif word.isdigit() and int(word) > 0:
+            candidates = int(word)
+        elif word != "-":
+            raise SteerError(f"/budget does not understand '{word}'; write /budget 40 10m")
+    return SetBudget(candidates, time_ns)

@@ -1,0 +1,104 @@
+"""Lines for the screen: text with style names, before any widget or terminal.
+
+Everything the panels show is made of these by pure functions. The text never passes through markup, so
+`acc[i]` stays `acc[i]`, and control characters of kernels, compilers and agents never reach the
+terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+__all__ = ["Line", "Span", "clean", "cut", "fit", "join", "line_width", "pad", "plain", "wrap"]
+
+Span = tuple[str, str]
+Line = tuple[Span, ...]
+
+_TAB = 4
+
+
+def clean(text: str) -> str:
+    """Returns one line of foreign text with tabs expanded and control characters made visible."""
+    if text.isprintable():
+        return text
+    text = text.expandtabs(_TAB)
+    return "".join(part if part.isprintable() else "·" for part in text)
+
+
+def plain(line: Line) -> str:
+    """Returns the text of a line without styles."""
+    return "".join(text for text, _ in line)
+
+
+def line_width(line: Line) -> int:
+    """Returns the width in terminal cells."""
+    return sum(cell_len(text) for text, _ in line)
+
+
+def fit(text: str, width: int) -> str:
+    """Returns text of exactly `width` cells; what is cut ends in `…`."""
+    if width <= 0:
+        return ""
+    if cell_len(text) > width:
+        return set_cell_size(text, width - 1) + "…"
+    return set_cell_size(text, width)
+
+
+def cut(line: Line, width: int) -> Line:
+    """Returns the line in at most `width` cells; what is cut ends in `…`."""
+    if line_width(line) <= width:
+        return line
+    kept: list[Span] = []
+    left = width
+    for text, style in line:
+        size = cell_len(text)
+        if size >= left:
+            # One cell is kept for the ellipsis, which a full span must give up as well.
+            kept.append((fit(text + "…" if size == left else text, left), style))
+            break
+        kept.append((text, style))
+        left -= size
+    return tuple(kept)
+
+
+def pad(line: Line, width: int, right: Line = ()) -> Line:
+    """Returns the line over the whole width, with `right` at its right end if both fit."""
+    space = width - line_width(line) - line_width(right)
+    if right and space < 1:
+        return cut(line, width)
+    return (*cut(line, width), (" " * max(space, 0), ""), *right)
+
+
+def join(parts: Iterable[Line], separator: Span) -> Line:
+    """Returns the non-empty parts with a separator between them."""
+    joined: list[Span] = []
+    for part in parts:
+        if part:
+            if joined:
+                joined.append(separator)
+            joined += part
+    return tuple(joined)
+
+
+def wrap(text: str, width: int) -> Sequence[str]:
+    """Returns text broken at spaces into lines of at most `width` cells; long words are cut up."""
+    lines: list[str] = []
+    for paragraph in text.split("\n"):
+        current = ""
+        for word in clean(paragraph).split(" "):
+            rest = word
+            joined = f"{current} {rest}" if current else rest
+            if cell_len(joined) <= width:
+                current = joined
+                continue
+            if current:
+                lines.append(current)
+            while cell_len(rest) > width > 0:
+                head = set_cell_size(rest, width).rstrip()
+                lines.append(head)
+                rest = rest[len(head) :]
+            current = rest
+        lines.append(current)
+    return lines

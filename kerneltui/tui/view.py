@@ -1,0 +1,112 @@
+"""What a screen draws from: one frozen snapshot per message.
+
+The feed folds events into the state and progress into `Live`, and hands copies on. Widgets keep no
+facts of their own, only where the user looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from kerneltui.model.command import Progress
+from kerneltui.model.state import State
+
+__all__ = ["Activity", "Link", "Live", "Round", "Snapshot"]
+
+_STREAM_KEPT = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What an agent or an evaluation does now, and since when (nanoseconds since the epoch)."""
+
+    text: str
+    since: int
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for something rather than working."""
+        return self.text.startswith("wait") or self.text == "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """How far a benchmark is."""
+
+    done: int
+    total: int
+    text: str
+
+
+def _activities() -> Mapping[str, Activity]:
+    return {}
+
+
+def _rounds() -> Mapping[str, Round]:
+    return {}
+
+
+def _streams() -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What goes on now, as told by progress; lost when the engine or the terminal goes."""
+
+    activities: Mapping[str, Activity] = field(default_factory=_activities)
+    rounds: Mapping[str, Round] = field(default_factory=_rounds)
+    streams: Mapping[str, str] = field(default_factory=_streams)
+    calibration: str = ""
+
+    def fold(self, progress: Progress) -> Live:
+        """Returns what goes on after one more progress report; lines for the job log change nothing."""
+        match progress.kind:
+            case "phase":
+                old = self.activities.get(progress.about)
+                since = old.since if old and old.text == progress.text else progress.at
+                activities = {**self.activities, progress.about: Activity(progress.text, since)}
+                if progress.about not in self.streams:
+                    return replace(self, activities=activities)
+                streams = {k: v for k, v in self.streams.items() if k != progress.about}
+                return replace(self, activities=activities, streams=streams)
+            case "round":
+                entry = Round(progress.done, progress.total, progress.text)
+                return replace(self, rounds={**self.rounds, progress.about: entry})
+            case "calibration":
+                return replace(self, calibration=progress.text)
+            case "stream":
+                text = (self.streams.get(progress.about, "") + progress.text)[-_STREAM_KEPT:]
+                return replace(self, streams={**self.streams, progress.about: text})
+            case _:
+                return self
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How this terminal stands with the engine.
+
+    Attributes:
+        status: `starting`, `live`, `replay` or `gone`.
+        text: One line on it: what the engine is starting, or why it went.
+        writer: Whether this terminal may decide.
+    """
+
+    status: str = "starting"
+    text: str = "starting the engine…"
+    writer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything a screen draws from. The state is a copy that nobody folds into any more."""
+
+    state: State
+    live: Live
+    link: Link
+
+    @property
+    def may_decide(self) -> bool:
+        """Whether commands that change the session can be sent."""
+        return self.link.status == "live" and self.link.writer

@@ -1,0 +1,208 @@
+"""The candidates: the list with its cursor, the filter, and details of the selected one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Input
+
+from kerneltui.tui.draw.candidates import Row, Sort, candidate_line, details, footer_text, rows
+from kerneltui.tui.keymap import Scope, bindings
+from kerneltui.tui.text import Line
+from kerneltui.tui.view import Snapshot
+from kerneltui.tui.widgets.lineview import LineView
+
+__all__ = ["CandidateList", "CandidatesPanel"]
+
+_DETAILS_FROM = 16  # rows of the panel from which details fit below the tree
+
+
+class CandidateList(LineView, inherit_bindings=False):
+    """The list itself; decision keys are bound here and on the diff only."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.DECISION)]
+
+
+class _Rows(Sequence[Line]):
+    """Rows as lines, each drawn when it is looked at."""
+
+    def __init__(self, snapshot: Snapshot, shown: Sequence[Row], selected: str, width: int) -> None:
+        self._snapshot = snapshot
+        self._shown = shown
+        self._selected = selected
+        self._width = width
+
+    def __len__(self) -> int:
+        return len(self._shown)
+
+    def __getitem__(self, index):  # noqa: ANN001, ANN204 - a slice is never asked for
+        row = self._shown[index]
+        return candidate_line(
+            self._snapshot.state,
+            self._snapshot.live,
+            row,
+            selected=row.id == self._selected,
+            width=self._width,
+        )
+
+
+class CandidatesPanel(Vertical):
+    """The panel of candidates; the selection is an id, so it survives any new order."""
+
+    class Selected(Message):
+        """Another candidate is selected."""
+
+        def __init__(self, candidate: str) -> None:
+            self.candidate = candidate
+            super().__init__()
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id, classes="panel")
+        self.border_title = Content("1 Candidates")
+        self._snapshot: Snapshot | None = None
+        self._shown: Sequence[Row] = ()
+        self._tree = False
+        self.selected = ""
+        self.sort = Sort.PENDING
+        self.needle = ""
+
+    def compose(self) -> ComposeResult:
+        """Yields list, filter and details."""
+        yield CandidateList(id="candidate-list", cursor=True)
+        yield Input(id="filter", compact=True, placeholder="filter: words of id, state, reason")
+        yield LineView(id="details", focusable=False)
+
+    def on_mount(self) -> None:
+        """Hides what is shown on demand."""
+        self.filter_input.display = False
+        self.details.display = False
+
+    @property
+    def list(self) -> CandidateList:
+        """The list."""
+        return self.query_one(CandidateList)
+
+    @property
+    def filter_input(self) -> Input:
+        """The input of the filter."""
+        return self.query_one("#filter", Input)
+
+    @property
+    def details(self) -> LineView:
+        """The lines on the selected candidate."""
+        return self.query_one("#details", LineView)
+
+    def arrange_for(self, *, tree: bool, height: int) -> None:
+        """Draws as a tree or flat, and with details when there is room for them."""
+        self._tree = tree
+        self.details.display = tree and height >= _DETAILS_FROM
+        if self._snapshot:
+            self.show(self._snapshot)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Shows a snapshot; the selection stays on its candidate."""
+        self._snapshot = snapshot
+        state = snapshot.state
+        tree = self._tree and self.sort is Sort.PENDING
+        self._shown = rows(state, sort=self.sort, needle=self.needle, tree=tree)
+        ids = [row.id for row in self._shown]
+        if self.selected not in ids:
+            pending = next((c.id for c in state.pending() if c.id in ids), "")
+            best = state.incumbent if state.incumbent in ids else ""
+            self._select(pending or best or (ids[0] if ids else ""))
+        index = ids.index(self.selected) if self.selected in ids else 0
+        selected, shown = self.selected, self._shown
+        if ids:
+            self.list.show(lambda w, _h: _Rows(snapshot, shown, selected, w), cursor=index)
+        else:
+            self.list.show(lambda _w, _h: self._empty(snapshot), cursor=0)
+        text = footer_text(
+            state,
+            len(ids),
+            index,
+            sort=self.sort,
+            needle=self.needle,
+            tree=tree and not self.needle,
+        )
+        self.border_subtitle = Content(text)
+        candidate = state.candidates.get(selected)
+        if candidate:
+            self.details.show(lambda w, _h: [(("─" * w, "faint"),), *details(state, candidate, w)])
+
+    def _empty(self, snapshot: Snapshot) -> Sequence[Line]:
+        if self.needle:
+            return [((f"   nothing fits '{self.needle}'", "dim"),)]
+        text = snapshot.live.calibration or snapshot.link.text or "no candidates yet"
+        return [((f"   {text}", "dim"),)]
+
+    def _select(self, candidate: str) -> None:
+        if candidate != self.selected:
+            self.selected = candidate
+            self.post_message(self.Selected(candidate))
+
+    def select(self, candidate: str) -> None:
+        """Selects a candidate and shows the list again."""
+        self._select(candidate)
+        if self._snapshot:
+            self.show(self._snapshot)
+
+    def on_line_view_cursor_moved(self, event: LineView.CursorMoved) -> None:
+        """Follows the cursor."""
+        event.stop()
+        if event.row < len(self._shown):
+            self.select(self._shown[event.row].id)
+
+    def next_pending(self, direction: int) -> bool:
+        """Selects the next (1) or previous (-1) candidate that waits; tells whether there is one."""
+        if not self._snapshot:
+            return False
+        waiting = {candidate.id for candidate in self._snapshot.state.pending()}
+        ids = [row.id for row in self._shown]
+        start = ids.index(self.selected) if self.selected in ids else 0
+        for offset in range(1, len(ids) + 1):
+            found = ids[(start + direction * offset) % len(ids)]
+            if found in waiting:
+                self.select(found)
+                return True
+        return False
+
+    def next_sort(self) -> Sort:
+        """Sorts by the next order and returns it."""
+        orders = list(Sort)
+        self.sort = orders[(orders.index(self.sort) + 1) % len(orders)]
+        if self._snapshot:
+            self.show(self._snapshot)
+        return self.sort
+
+    def open_filter(self) -> None:
+        """Shows the filter's input and focuses it."""
+        self.filter_input.display = True
+        self.filter_input.focus()
+
+    def close_filter(self, *, clear: bool) -> None:
+        """Goes back to the list, with the filter or without."""
+        self.filter_input.display = False
+        if clear:
+            self.filter_input.value = ""
+            self.needle = ""
+        self.list.focus()
+        if self._snapshot:
+            self.show(self._snapshot)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filters while it is typed."""
+        event.stop()
+        self.needle = event.value
+        if self._snapshot:
+            self.show(self._snapshot)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keeps the filter and goes back to the list."""
+        event.stop()
+        self.close_filter(clear=False)
