@@ -152,12 +152,12 @@ def _print_table(
         f"{options.batch}, noise {options.noise:g}; ≥{GOOD}: share of runs at the end"
     )
     width = max(len(record["space"]) for record in records)
-    cells = "".join(f"{f'N = {point}':<26}" for point in points)
+    cells = "".join(f"{f'N = {point}':<27}" for point in points)
     print(f"\n{'space':<{width}}  {'strategy':<9} {cells}≥{GOOD}")
     for record in records:
         cells = "".join(
             f"{part['median']:.3f}, {part['mean']:.3f} "
-            f"[{part['mean_low']:.3f}-{part['mean_high']:.3f}]".ljust(26)
+            f"[{part['mean_low']:.3f}-{part['mean_high']:.3f}]".ljust(27)
             for part in record["after"].values()
         )
         print(

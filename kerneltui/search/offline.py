@@ -30,6 +30,7 @@ class Settings:
     """The numbers of the strategy; they hold for every space.
 
     Attributes:
+        noise: Values that differ by no more than this are ties.
         fill: Random configurations before the first round, beside the known starts.
         fill_share: The most of the budget that goes into them.
         spread: Random draws from which each of them is chosen as the one farthest from the rest.
@@ -45,6 +46,7 @@ class Settings:
         pin_span: Results after which a pin is only one elite among the others.
     """
 
+    noise: float = 0.01
     fill: int = 10
     fill_share: float = 0.2
     spread: int = 8
@@ -84,7 +86,7 @@ class OfflineStrategy:
             budget: The expected number of evaluations; a hint, not a limit.
             settings: The numbers of the strategy.
         """
-        self.history = History(space)
+        self.history = History(space, settings.noise)
         self._seed = seed
         self._start = {space.encode(configuration): None for configuration in start}
         self._budget = budget
@@ -225,7 +227,10 @@ class OfflineStrategy:
             return []
         left = self._budget - len(history.trials) - len(history.pending)
         reserve = math.ceil(self._settings.finish_share * self._budget)
-        if not 0 < left <= min(reserve, history.changes(best.codes)):
+        wanted = min(reserve, history.changes(best.codes))
+        # As many of this batch as fall into the last ``wanted`` evaluations of the budget.
+        wanted = min(wanted, left, count - max(0, left - wanted))
+        if wanted <= 0:
             return []
         steps = [
             step
@@ -237,7 +242,7 @@ class OfflineStrategy:
             steps = [steps[place] for place in np.argsort(-scores, kind="stable").tolist()]
         return [
             (step, f"{self._describe(step)}; its default, to see whether the change is needed")
-            for step in steps[: min(count, left)]
+            for step in steps[:wanted]
         ]
 
     def _pinned(self) -> list[Step]:

@@ -12,7 +12,7 @@ Larger spaces are sampled, and what violates a constraint is repaired.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -242,9 +242,8 @@ class Space:
             Codes, shape (at most ``count``, parameters).
         """
         if self.rows is not None:
-            free = self.unseen(seen)
-            picks = rng.choice(len(free), size=min(count, len(free)), replace=False)
-            return free[picks]
+            free = self._unseen(self.rows, seen)
+            return self.rows[rng.choice(free, size=min(count, len(free)), replace=False)]
         taken = set(seen)
         drawn: list[Codes] = []
         for _ in range(_DRAWS_PER_SAMPLE * count):
@@ -256,17 +255,14 @@ class Space:
                 drawn.append(codes)
         return np.array(drawn, dtype=np.int64).reshape(-1, len(self.parameters))
 
-    def unseen(self, seen: Collection[Codes]) -> Rows:
-        """Lists what is not in ``seen``; the space must be listed."""
-        if self.rows is None:
-            raise SpaceError("the space is too large to list")
-        if not seen:
-            return self.rows
-        found = self._find(np.array(list(seen), dtype=np.int64))
-        keep = np.ones(len(self.rows), dtype=bool)
-        if found is not None:
-            keep[found[found >= 0]] = False
-        return self.rows[keep]
+    def _unseen(self, rows: Rows, seen: Collection[Codes]) -> NDArray[np.int64]:
+        """Gives the numbers of the listed rows that are not in ``seen``."""
+        keep = np.ones(len(rows), dtype=bool)
+        if seen:
+            found = self._find(np.array(list(seen), dtype=np.int64))
+            if found is not None:
+                keep[found[found >= 0]] = False
+        return np.flatnonzero(keep)
 
     def _find(self, rows: Rows) -> NDArray[np.int64] | None:
         """Gives the number of each row, -1 for invalid ones; ``None`` if not listed."""
@@ -329,9 +325,3 @@ def _build(
     if not len(space.sample(np.random.default_rng(0), 1, ())):
         raise SpaceError("no valid configuration found by sampling; loosen a constraint")
     return space
-
-
-def configurations(space: Space) -> Iterator[Configuration]:
-    """Yields the configurations of a listed space in ascending order."""
-    for row in space.unseen(()):
-        yield space.decode(row)

@@ -221,14 +221,36 @@ def test_forty_evaluations_from_a_poor_default_reach_a_smooth_optimum():
 
 def test_idle_parameters_return_to_their_defaults_and_are_known_to_be_idle():
     idle = 0
+    shares = dict.fromkeys(BOWL.names, 0.0)
     for seed in range(10):
         strategy = run(OfflineStrategy(BOWL, seed, [POOR], budget=60), BOWL, bowl, 60)
         best = strategy.best()
         idle += best is not None and best[2] == 3
         importance = strategy.importance()
         assert sum(importance.values()) == pytest.approx(1)
-        assert importance["IDLE"] < max(importance.values()) / 2
+        for name, share in importance.items():
+            shares[name] += share / 10
     assert idle >= 8
+    assert min(shares, key=shares.__getitem__) == "IDLE"
+    assert shares["A"] + shares["B"] > 0.6
+
+
+@pytest.mark.parametrize(("told", "batch", "resets"), [(36, 4, 3), (30, 10, 3), (30, 4, 0)])
+def test_the_last_evaluations_return_to_the_defaults(told: int, batch: int, resets: int):
+    strategy = OfflineStrategy(BOWL, 0, [POOR], budget=40)
+    best = (6, 2, 7, 0)
+    strategy.tell(best, -1.0, label="c7")
+    strategy.tell(POOR, 2.0)
+    others = itertools.product(range(12), range(5, 9), (3, 4), (1,))
+    for configuration in itertools.islice(others, told - 2):
+        strategy.tell(configuration, 1.0)
+    proposals = [p for p in strategy.ask(batch) if p.move is Move.RESET]
+    assert len(proposals) == resets
+    for proposal in proposals:
+        assert proposal.parent == best
+        changed = [place for place in range(4) if proposal.configuration[place] != best[place]]
+        assert [proposal.configuration[place] for place in changed] == [POOR[changed[0]]]
+        assert re.fullmatch(r"from c7: \w+ \d+ → \d+; its default, to see .*", proposal.reason)
 
 
 def test_the_start_comes_first_and_only_as_far_as_it_is_valid():
