@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from kerneltui.session.binary import GitBinary
 from kerneltui.session.errors import SessionDamaged
-from kerneltui.session.files import FileWriter
 from kerneltui.session.objects import ObjectStore
 from kerneltui.session.records import (
     FILE,
@@ -65,13 +64,11 @@ class Journal:
         self,
         objects: ObjectStore,
         refs: RefStore,
-        files: FileWriter,
         git: GitBinary,
         person: Callable[[], Person],
     ) -> None:
         self._objects = objects
         self._refs = refs
-        self._files = files
         self._git = git
         self._person = person
         self._tip: tuple[str, int] | None = None
@@ -114,8 +111,6 @@ class Journal:
             person = self._person()
             data = encode_commit(commit, author=person, committer=person, at_ns=at_ns)
             sha = self._objects.write("commit", data)
-            if durable:
-                self._files.sync()
             self._refs.update(
                 JOURNAL,
                 sha,

@@ -6,7 +6,6 @@ at 10,000. Notes that git itself has written flat, or fanned out deeper, are fou
 
 from __future__ import annotations
 
-from kerneltui.session.files import FileWriter
 from kerneltui.session.objects import ObjectStore
 from kerneltui.session.records import (
     FILE,
@@ -25,10 +24,9 @@ __all__ = ["Notes"]
 class Notes:
     """The notes of a session, one for a commit."""
 
-    def __init__(self, objects: ObjectStore, refs: RefStore, files: FileWriter) -> None:
+    def __init__(self, objects: ObjectStore, refs: RefStore) -> None:
         self._objects = objects
         self._refs = refs
-        self._files = files
 
     def write(self, sha: str, body: bytes, *, person: Person, at_ns: int) -> None:
         """Puts a note on a commit, in the place of an earlier one.

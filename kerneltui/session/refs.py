@@ -88,7 +88,8 @@ class RefStore:
     ) -> None:
         """Moves a ref from `old` (None: it must not exist) to `new`, with a line in its reflog.
 
-        With `durable` the ref is on the disk when this returns; the objects are the caller's part.
+        With `durable` all that was written before, and then the ref, are on the disk when this
+        returns.
 
         Raises:
             SessionConflict: the ref holds something else, or its lock is held.
@@ -110,6 +111,10 @@ class RefStore:
                 logs.append(self._git_dir / "logs" / "HEAD")
             for log in logs:
                 self._append(log, line)
+            if durable:
+                # The reflog too: should a later ref lose its object with the power, this line is
+                # the way back to here.
+                self._files.sync()
             with disk_errors(path):
                 lock.rename(path)
         except BaseException:
@@ -199,6 +204,7 @@ class RefStore:
                 except OSError:
                     file.truncate(size)
                     raise
+        self._files.remember(log)
 
     def _read_loose(self, name: str) -> str | None:
         path = self._git_dir / name

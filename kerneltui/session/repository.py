@@ -60,12 +60,10 @@ class Session:
         self._files = FileWriter()
         self._objects = ObjectStore(self.git_dir, self._files)
         self._refs = RefStore(self.git_dir, self._files)
-        self._notes = Notes(self._objects, self._refs, self._files)
+        self._notes = Notes(self._objects, self._refs)
         self._guard = threading.RLock()
         self.person = Person("", "")
-        self.journal = Journal(
-            self._objects, self._refs, self._files, self._git, self._writing_person
-        )
+        self.journal = Journal(self._objects, self._refs, self._git, self._writing_person)
 
     @classmethod
     def create(
@@ -322,7 +320,7 @@ class Session:
         """
         self._require_writer()
         with self._guard:
-            unnamed = [name for name in self.candidates() if name not in named]
+            unnamed = sorted(self.candidates().keys() - set(named))
             if unnamed:
                 lines = [f"delete {candidate_ref(name)}\n" for name in unnamed]
                 self._git.run("update-ref", "--stdin", data="".join(lines).encode())
