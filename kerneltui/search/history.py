@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,8 +49,7 @@ class History:
         trials: By codes, in the order of first results.
         pending: Handed out and not yet told.
         rejected: Refused by the human.
-        pins: The pinned configuration, and the number of trials at that moment.
-        turns: The number of steering messages.
+        pinned: The pinned configuration, and the number of trials at that moment.
     """
 
     space: Space
@@ -59,7 +59,6 @@ class History:
     pending: dict[Codes, None] = field(default_factory=dict[Codes, None])
     rejected: dict[Codes, None] = field(default_factory=dict[Codes, None])
     pinned: tuple[Codes, int] | None = None
-    turns: int = 0
     _bans: dict[tuple[str, Value], None] = field(default_factory=dict[tuple[str, Value], None])
     _forces: dict[str, Value] = field(default_factory=dict[str, Value])
 
@@ -98,12 +97,10 @@ class History:
     def pin(self, configuration: Configuration) -> None:
         """Remembers the configuration whose neighbours come next."""
         self.pinned = (self.space.encode(configuration), len(self.trials))
-        self.turns += 1
 
     def reject(self, configuration: Configuration) -> None:
         """Remembers a refusal."""
         self.rejected[self.space.encode(configuration)] = None
-        self.turns += 1
 
     def ban(self, name: str, value: Value) -> None:
         """Narrows the active space; on an error nothing changes."""
@@ -132,7 +129,7 @@ class History:
     def successes(self) -> list[Trial]:
         """Lists the trials that ran, best first; rough values after full ones."""
         ran = [trial for trial in self.trials.values() if not trial.failed]
-        return sorted(ran, key=lambda trial: (trial.screened, trial.value, trial.number))
+        return sorted(ran, key=lambda trial: (trial.screened, trial.value, trial.codes))
 
     def best(self) -> Trial | None:
         """Gives the best trial not rejected; among ties the one nearest to the defaults."""
@@ -144,7 +141,7 @@ class History:
             for trial in ranked
             if trial.screened == ranked[0].screened and trial.value <= ranked[0].value + self.noise
         ]
-        return min(ties, key=lambda trial: (self.changes(trial.codes), trial.value, trial.number))
+        return min(ties, key=lambda trial: (self.changes(trial.codes), trial.value, trial.codes))
 
     def changes(self, codes: Codes) -> int:
         """Counts the parameters that are away from their defaults."""
@@ -154,10 +151,18 @@ class History:
         )
 
     def generator(self, seed: int) -> np.random.Generator:
-        """Makes the random numbers of the next proposals from the seed and the story so far."""
-        return np.random.default_rng([seed, len(self.trials), len(self.pending), self.turns])
+        """Makes the random numbers of the next proposals from the seed and the story so far.
+
+        Neither the order of results nor steering that was lifted again has an influence: several
+        evaluations run at a time, and a resumed session tells them in another order.
+        """
+        pinned = None if self.pinned is None else self.pinned[0]
+        steering = (sorted(map(repr, self._bans)), sorted(self._forces.items()))
+        text = repr((*steering, sorted(self.rejected), pinned))
+        return np.random.default_rng(
+            [seed, len(self.trials), len(self.pending), zlib.crc32(text.encode())]
+        )
 
     def _steer(self, bans: dict[tuple[str, Value], None], forces: dict[str, Value]) -> None:
         self.active = self.space.restricted(tuple(bans), forces)
         self._bans, self._forces = bans, forces
-        self.turns += 1

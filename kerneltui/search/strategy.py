@@ -1,7 +1,7 @@
 """What a strategy promises, and what it hands out.
 
 A strategy is asked for proposals and told what became of them. Its answers depend on nothing but
-its seed and the sequence of what it was told (results, pins, bans, forces, rejections), so a
+its seed and what it was told (results in whatever order, pins, bans, forces, rejections), so a
 strategy that is told the same story again goes on as if it had never stopped.
 """
 

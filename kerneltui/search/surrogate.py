@@ -43,7 +43,8 @@ class Surrogate:
         Returns:
             The fit, or ``None`` while there is nothing to learn from.
         """
-        trials = list(history.trials.values())
+        # In a fixed order, since bagging draws rows by their place.
+        trials = sorted(history.trials.values(), key=lambda trial: trial.codes)
         good = labels(trials, history.noise, good_share)
         if not good.any() or good.all():
             return None

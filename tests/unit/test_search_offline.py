@@ -169,12 +169,15 @@ def test_a_strategy_that_is_told_the_story_goes_on_as_if_it_had_not_stopped(word
             live.reject(told[1])
             live.pin(told[2])
     resumed = make_strategy(word, space, 3, start, 40)
-    for number, configuration in enumerate(told):
+    resumed.force("p0", 2)
+    for number, configuration in reversed(list(enumerate(told[:4]))):
         resumed.tell(configuration, cost(configuration), label=f"c{number + 1}")
-        if number == 3:
-            resumed.ban("p0", 1)
-            resumed.reject(told[1])
-            resumed.pin(told[2])
+    resumed.release("p0")
+    resumed.pin(told[2])
+    resumed.reject(told[1])
+    resumed.ban("p0", 1)
+    for number, configuration in reversed(list(enumerate(told))[4:]):
+        resumed.tell(configuration, cost(configuration), label=f"c{number + 1}")
     assert resumed.ask(6) == live.ask(6)
 
 
