@@ -7,78 +7,21 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-from kerneltui.model.candidate import Failure
+from kerneltui.evaluation.outcome import CalibrationResult, Interrupted, Outcome, Update
 from kerneltui.model.kernel import Kernel
-from kerneltui.model.measurement import Measurement, ShapeCalibration
 
 __all__ = [
-    "Built",
-    "Calibration",
     "CalibrationDone",
+    "CalibrationSays",
     "EvaluationDone",
     "EvaluatorPort",
     "Executor",
     "ExecutorFailed",
     "Job",
-    "Outcome",
-    "Stepped",
-    "Update",
-    "Verified",
+    "Reported",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """The candidate compiled."""
-
-    candidate: str
-    build_ns: int
-    cached: bool
-    diagnostics: str
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """The candidate passed every check."""
-
-    candidate: str
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stepped:
-    """The evaluation goes on: one line, and steps done of a total."""
-
-    candidate: str
-    text: str
-    done: int = 0
-    total: int = 0
-
-
-Update = Built | Verified | Stepped
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What an evaluation found: a measurement or a failure, the record for the note, raw samples."""
-
-    measurement: Measurement | None
-    failure: Failure | None
-    record: Mapping[str, Any]
-    raw: bytes | None = None
-    log: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """What was measured before the search: noise, bounds, baselines, mutants refused."""
-
-    delta: float
-    aa_half_width: float
-    shapes: tuple[ShapeCalibration, ...]
-    mutants: tuple[str, ...]
 
 
 class EvaluatorPort(Protocol):
@@ -92,7 +35,7 @@ class EvaluatorPort(Protocol):
         """Ends every process that was started."""
         ...
 
-    def calibrate(self, incumbent: Kernel, report: Callable[[str], None]) -> Calibration:
+    def calibrate(self, incumbent: Kernel, say: Callable[[str], None]) -> CalibrationResult:
         """Tests the workload, then measures noise, bounds and baselines."""
         ...
 
@@ -101,12 +44,15 @@ class EvaluatorPort(Protocol):
         kernel: Kernel,
         incumbent: Kernel,
         *,
-        candidate: str,
         against: str,
         report: Callable[[Update], None],
-        rebench: bool,
+        rebench: bool = False,
     ) -> Outcome:
-        """Runs all stages; never raises for what a candidate does."""
+        """Runs all stages; never raises for what a candidate does.
+
+        Raises:
+            Interrupted: `interrupt` was called.
+        """
         ...
 
     def interrupt(self) -> None:
@@ -133,15 +79,30 @@ class Job:
 class CalibrationDone:
     """The calibration is finished."""
 
-    calibration: Calibration
+    calibration: CalibrationResult
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationSays:
+    """The calibration goes on; one line."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """An evaluation goes on."""
+
+    job: Job
+    update: Update
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationDone:
-    """An evaluation is finished."""
+    """An evaluation is finished; without an outcome if it was ended on request."""
 
     job: Job
-    outcome: Outcome
+    outcome: Outcome | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +116,7 @@ class ExecutorFailed:
 
 @dataclass(slots=True)
 class Executor:
-    """A thread that takes jobs and posts Update, EvaluationDone, CalibrationDone, ExecutorFailed."""
+    """A thread that takes jobs and posts what comes of them."""
 
     evaluator: EvaluatorPort
     post: Callable[[object], None]
@@ -198,15 +159,17 @@ class Executor:
                 # Whatever the harness did wrong must reach the user and leave the engine alive.
                 self.post(ExecutorFailed(name, error, traceback.format_exc()))
 
-    def _evaluate(self, job: Job) -> Outcome:
-        return self.evaluator.evaluate(
-            job.kernel,
-            job.incumbent,
-            candidate=job.candidate,
-            against=job.against,
-            report=self.post,
-            rebench=job.rebench,
-        )
+    def _evaluate(self, job: Job) -> Outcome | None:
+        try:
+            return self.evaluator.evaluate(
+                job.kernel,
+                job.incumbent,
+                against=job.against,
+                report=lambda update: self.post(Reported(job, update)),
+                rebench=job.rebench,
+            )
+        except Interrupted:
+            return None
 
     def _say(self, text: str) -> None:
-        self.post(Stepped("", text))
+        self.post(CalibrationSays(text))

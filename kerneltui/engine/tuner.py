@@ -18,16 +18,16 @@ from kerneltui.engine import decisions
 from kerneltui.engine.commands import Request, handle_command
 from kerneltui.engine.errors import Refused
 from kerneltui.engine.executor import (
-    Built,
     CalibrationDone,
+    CalibrationSays,
     EvaluationDone,
     Executor,
     ExecutorFailed,
     Job,
-    Stepped,
-    Verified,
+    Reported,
 )
 from kerneltui.engine.recorder import Recorder, now_ns
+from kerneltui.evaluation.outcome import Built, Step, Update, Verified
 from kerneltui.model.candidate import (
     AgentName,
     CandidateState,
@@ -109,7 +109,6 @@ class Tuner:
     _wanted: deque[tuple[str, bool]] = field(default_factory=_wanted)
     _calibrating: bool = False
     _calibrated: bool = False
-    _interrupting: bool = False
     _faults: int = 0
     _stopped: str = ""
     _started: float = field(default_factory=time.monotonic)
@@ -171,7 +170,6 @@ class Tuner:
         """
         if self.executor is None or self.executor.running is None:
             raise Refused("no evaluation is running")
-        self._interrupting = True
         self.executor.evaluator.interrupt()
 
     def stop(self, reason: str) -> None:
@@ -184,23 +182,10 @@ class Tuner:
         match item:
             case Request():
                 handle_command(self, item)
-            case Built():
-                event = CandidateBuilt(
-                    at=now_ns(),
-                    id=item.candidate,
-                    build_ns=item.build_ns,
-                    cached=item.cached,
-                    diagnostics=item.diagnostics,
-                )
-                self.recorder.record(event)
-            case Verified():
-                self.recorder.record(
-                    CandidateVerified(at=now_ns(), id=item.candidate, note=item.note)
-                )
-            case Stepped():
-                kind = "round" if item.total else "job"
-                about = item.candidate or "calibration"
-                self.say(kind, about, item.text, item.done, item.total)
+            case Reported():
+                self._reported(item.job.candidate, item.update)
+            case CalibrationSays():
+                self.say("calibration", "", item.text)
             case CalibrationDone():
                 self._calibration(item)
             case EvaluationDone():
@@ -211,6 +196,24 @@ class Tuner:
                 self._stopped = item.reason
             case _:
                 raise TypeError(f"the inbox does not know {type(item).__name__}")
+
+    def _reported(self, candidate: str, update: Update) -> None:
+        match update:
+            case Built():
+                self.recorder.record(
+                    CandidateBuilt(
+                        at=now_ns(),
+                        id=candidate,
+                        build_ns=update.build_ns,
+                        cached=update.cached,
+                        diagnostics=update.diagnostics,
+                    )
+                )
+            case Verified():
+                self.recorder.record(CandidateVerified(at=now_ns(), id=candidate, note=update.note))
+            case Step():
+                kind = "round" if update.total else "job"
+                self.say(kind, candidate, update.text, update.done, update.total)
 
     def say(self, kind: str, about: str, text: str, done: int = 0, total: int = 0) -> None:
         """Broadcasts progress."""
@@ -234,11 +237,9 @@ class Tuner:
         self.executor.running = None
         candidate, outcome = item.job.candidate, item.outcome
         self._faults = 0
-        if self._interrupting:
-            self._interrupting = False
-            if outcome.measurement is None:
-                self.recorder.record(EvaluationInterrupted(at=now_ns(), id=candidate))
-                return
+        if outcome is None:
+            self.recorder.record(EvaluationInterrupted(at=now_ns(), id=candidate))
+            return
         blobs = self.recorder.note(candidate, outcome.record, outcome.raw)
         if outcome.failure is not None:
             failure = outcome.failure

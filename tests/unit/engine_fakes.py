@@ -7,13 +7,20 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from kerneltui.engine.executor import Built, Calibration, Outcome, Stepped, Update, Verified
+from kerneltui.evaluation.outcome import (
+    Built,
+    CalibrationResult,
+    Interrupted,
+    Outcome,
+    Step,
+    Update,
+    Verified,
+)
 from kerneltui.model.candidate import Failure
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.measurement import (
     BaselineTime,
     BoundKind,
-    FailureKind,
     Measurement,
     MeasurementStage,
     ShapeCalibration,
@@ -58,8 +65,8 @@ class FakeEvaluator:
     def close(self) -> None:
         self.closed = True
 
-    def calibrate(self, incumbent: Kernel, report: Callable[[str], None]) -> Calibration:
-        report("calibrating")
+    def calibrate(self, incumbent: Kernel, say: Callable[[str], None]) -> CalibrationResult:
+        say("calibrating")
         shapes = tuple(
             ShapeCalibration(
                 shape=name,
@@ -72,35 +79,34 @@ class FakeEvaluator:
             )
             for name in SHAPES
         )
-        return Calibration(DELTA, 0.004, shapes, ("zeros", "stale"))
+        return CalibrationResult(DELTA, 0.004, shapes, ("zeros", "stale"))
 
     def evaluate(
         self,
         kernel: Kernel,
         incumbent: Kernel,
         *,
-        candidate: str,
         against: str,
         report: Callable[[Update], None],
-        rebench: bool,
+        rebench: bool = False,
     ) -> Outcome:
-        self.calls.append(candidate)
+        self.calls.append(kernel.token_hash())
         if not rebench:
-            report(Built(candidate, 1_000_000, False, ""))
+            report(Built(1_000_000, False, ""))
         if self.block is not None:
             while not self.block.wait(0.01):
                 if self.interrupted.is_set():
                     self.interrupted.clear()
-                    failure = Failure(Stage.VERIFY, FailureKind.CRASH, "interrupted")
-                    return Outcome(None, failure, {})
+                    raise Interrupted("on request")
         failure = self.fail(kernel)
         if failure is not None:
             return Outcome(None, failure, {"stage": str(failure.stage)}, log="the whole story")
-        report(Verified(candidate, "3 seeds on 5 shapes"))
-        report(Stepped(candidate, "round 11 of 11", 11, 11))
+        report(Verified("3 seeds on 5 shapes"))
+        report(Step(Stage.BENCHMARK, "round 11 of 11", 11, 11))
         return Outcome(measurement(kernel, incumbent, against), None, {"rounds": 11}, raw=b"raw")
 
     def interrupt(self) -> None:
+        """Ends a blocked evaluation."""
         self.interrupted.set()
 
     def environment(self) -> Mapping[str, str]:

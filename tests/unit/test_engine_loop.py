@@ -16,14 +16,16 @@ from kerneltui.engine.opening import Start, load_state, read_events
 from kerneltui.engine.place import Place
 from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
-from kerneltui.model.candidate import CandidateState, DecisionKind, Failure
+from kerneltui.model.candidate import CandidateState, DecisionKind, Failure, Phase
 from kerneltui.model.command import (
     Accept,
     Command,
     Constrain,
     Edit,
+    Interrupt,
     ReadLog,
     ReadSource,
+    Rebench,
     Redo,
     Reject,
     Steer,
@@ -57,9 +59,7 @@ def setup_of(
     place = Place(session, WORKLOAD, exists=(session / ".git").exists())
     start = Start("cpu", agents, 1, rule, candidates, None)
     options = Options(undecided=undecided, leave_when_done=leave)
-    return EngineSetup(
-        place, start, options, lambda workload, spec: evaluator, take_signals=False
-    )
+    return EngineSetup(place, start, options, lambda workload, spec: evaluator, take_signals=False)
 
 
 def git(session: Path, *arguments: str) -> str:
@@ -324,3 +324,18 @@ def test_json_of_the_state_has_no_paths(session: Path):
     text = state.canonical().decode()
     assert str(session.parent) not in text
     assert json.loads(text)["session"] == session.name
+
+
+def test_an_interrupted_evaluation_is_marked_and_can_be_run_again(live):
+    block = threading.Event()
+    terminal = live(FakeEvaluator(block=block), rule=AcceptRule.NONE, candidates=1)
+    terminal.wait(lambda s: any(c.phase is Phase.CHECKING for c in s.candidates.values()))
+    assert terminal.ask(Interrupt())["ok"]
+    terminal.wait(lambda s: any(c.phase is Phase.INTERRUPTED for c in s.candidates.values()))
+    nothing = terminal.ask(Interrupt())
+    assert not nothing["ok"] and "no evaluation is running" in nothing["error"]
+    block.set()
+    cut = [c.id for c in terminal.state.candidates.values() if c.phase is Phase.INTERRUPTED][0]
+    assert terminal.ask(Rebench(cut))["ok"]
+    terminal.wait(lambda s: s.candidates[cut].measurement is not None)
+    assert terminal.state.candidates[cut].attempt == 2
