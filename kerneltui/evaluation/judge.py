@@ -129,7 +129,7 @@ class Judge:
         values = ValueClass(request["values"])
         shape = self._shapes[request["shape"]]
         if request.get("renew"):
-            self._bases.pop((shape.name, values), None)
+            self._retire((shape.name, values))
         self._base(shape, values)
 
     def do_fill(self, request: Mapping[str, Any]) -> None:
@@ -140,7 +140,9 @@ class Judge:
             variant = self._reference.variant(base.inputs, base.shape, group.next_seed())
             group.filled[index] = _Filled(base, variant)
             _write_inputs(group, index)
-            _poison_outputs(group, index, Poison(request["poison"]))
+            # Without poison the outputs of an earlier call stay: on other inputs, so they are wrong.
+            if request.get("poison"):
+                _poison_outputs(group, index, Poison(request["poison"]))
 
     def do_edit(self, request: Mapping[str, Any]) -> None:
         """Changes a single element of one input, and poisons the outputs again."""
@@ -183,12 +185,14 @@ class Judge:
         }
 
     def do_seeds(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Hands out the seeds used since the last time, once nothing hangs on them any more.
+        """Hands out the seeds that nothing hangs on any more, since the last time.
 
-        The bases that they made are dropped with that, so a seed that is known is never used again.
+        With `all`, base inputs are dropped before, so that their seeds are among them.
         """
+        if request.get("all"):
+            for key in [*self._bases]:
+                self._retire(key)
         used, self._seeds = self._seeds, []
-        self._bases.clear()
         return used
 
     def do_self_test(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -214,10 +218,12 @@ class Judge:
         if key not in self._bases:
             seed = secret_seed()
             self._bases[key] = self._reference.base(shape, values, seed)
-            self._seeds.append(
-                {"shape": shape.name, "values": values, "seed": seed, "at": time.time_ns()}
-            )
         return self._bases[key]
+
+    def _retire(self, key: tuple[str, ValueClass]) -> None:
+        base = self._bases.pop(key, None)
+        if base is not None:
+            self._seeds.append({"shape": key[0], "values": key[1], "seed": base.seed})
 
     def _drop(self, name: str) -> None:
         group = self._groups.pop(name, None)

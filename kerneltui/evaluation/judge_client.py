@@ -108,9 +108,13 @@ class JudgeClient:
         group: str,
         sets: Sequence[int],
         values: ValueClass = ValueClass.NATURAL,
-        poison: Poison = Poison.NAN,
+        poison: Poison | None = Poison.NAN,
     ) -> None:
-        """Writes fresh inputs into buffer sets and poisons their outputs."""
+        """Writes fresh inputs into buffer sets, and poisons their outputs unless told not to.
+
+        Without poison the output of an earlier call stays there. It belongs to other inputs, so a kernel
+        that writes nothing is found out all the same, and the timed calls run on warm memory.
+        """
         self._ask({"op": "fill", "group": group, "sets": [*sets], "values": values,
                    "poison": poison})  # fmt: skip
 
@@ -127,9 +131,9 @@ class JudgeClient:
         request = {"op": "check", "group": group, "sets": [*sets], "digest": digest}
         return Report.from_json(self._ask(request))
 
-    def seeds(self) -> list[dict[str, Any]]:
-        """Takes the seeds used since the last time; nothing is made from them any more."""
-        return self._ask({"op": "seeds"})
+    def seeds(self, *, everything: bool = False) -> list[dict[str, Any]]:
+        """Takes the seeds that nothing is made from any more; `everything` retires all of them."""
+        return self._ask({"op": "seeds", "all": everything})
 
     def self_test(self) -> list[dict[str, Any]]:
         """Runs the test of the workload; rows of `name`, `kind`, `ok`, `text`."""

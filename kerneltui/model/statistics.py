@@ -29,6 +29,7 @@ __all__ = [
     "geometric_mean",
     "judge_interval",
     "median_interval",
+    "summed_interval",
     "undecided",
 ]
 
@@ -166,6 +167,26 @@ def combined_interval(
     low = ordered[int(tail * (DRAWS - 1))]
     high = ordered[math.ceil((1 - tail) * (DRAWS - 1))]
     return Interval(estimate, low, high)
+
+
+def summed_interval(
+    parts: Sequence[Sequence[Sequence[float]]], confidence: float = 0.95
+) -> Interval:
+    """Returns the interval of a sum of independent log-ratios.
+
+    For a ratio that was not measured directly: log(candidate / reference) is log(candidate / incumbent)
+    plus log(incumbent / reference), each from rounds of its own.
+
+    Args:
+        parts: For each term, for each process group, the log-ratios of its rounds.
+        confidence: As for `combined_interval`.
+
+    Raises:
+        ValueError: There is no term, or one without rounds.
+    """
+    mean = combined_interval(parts, confidence)
+    count = len(parts)
+    return Interval(mean.estimate * count, mean.low * count, mean.high * count)
 
 
 def _grouped_draws(

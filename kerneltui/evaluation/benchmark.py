@@ -1,0 +1,276 @@
+"""Screening, benchmark and confirmation: from rounds to a measurement (DESIGN 9)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.outcome import KernelFault
+from kerneltui.evaluation.timing import ShapeRounds, Timer
+from kerneltui.model.measurement import (
+    FailureKind,
+    Measurement,
+    MeasurementStage,
+    ShapeMeasurement,
+    Stage,
+)
+from kerneltui.model.statistics import (
+    Interval,
+    combined_interval,
+    geometric_mean,
+    judge_interval,
+    median_interval,
+    summed_interval,
+    undecided,
+)
+from kerneltui.model.workload import Shape
+
+__all__ = ["Benchmark", "Yardstick", "build_measurement", "quarantine_reason"]
+
+_FIRST_LOOK, _LATER_LOOK = 0.95, 0.99
+_HIDDEN_NS, _HIDDEN_SHARE = 200_000, 0.10
+_POOL = 44
+
+
+@dataclass
+class Yardstick:
+    """What a candidate is held against on one shape: set-up lanes and calibrated numbers.
+
+    Attributes:
+        shape: The problem size.
+        incumbent: The incumbent's lane, set up.
+        reference: The lane of the best verified baseline, set up.
+        reference_name: Its name.
+        calls: Calls in a sample.
+        sets: Buffer sets.
+        bound_ns: Least time by the measured ceilings.
+        floor_ns: No honest kernel is faster.
+        noise: Half-width of the A/A interval of this shape.
+        reference_ratios: log(incumbent / reference), gathered over the session.
+    """
+
+    shape: Shape
+    incumbent: Lane
+    reference: Lane
+    reference_name: str
+    calls: int
+    sets: int
+    bound_ns: int
+    floor_ns: int
+    noise: float = 0.0
+    reference_ratios: list[float] = field(default_factory=list[float])
+
+    def remember(self, ratios: Sequence[float]) -> None:
+        """Keeps the latest log-ratios of incumbent and reference."""
+        self.reference_ratios = [*self.reference_ratios, *ratios][-_POOL:]
+
+
+class Benchmark:
+    """Measures one candidate.
+
+    Args:
+        timer: Takes the rounds.
+        yardsticks: By name of the shape, in order.
+        delta: Smallest log-ratio that counts.
+        against: Id of the incumbent, for the record.
+        step: Told of every round: stage, text, done, total.
+    """
+
+    def __init__(
+        self,
+        timer: Timer,
+        yardsticks: Mapping[str, Yardstick],
+        delta: float,
+        against: str,
+        step: Callable[[Stage, str, int, int], None],
+    ) -> None:
+        self._timer = timer
+        self._yardsticks = yardsticks
+        self._delta = delta
+        self._against = against
+        self._step = step
+        self.screened: dict[str, ShapeRounds] = {}
+        self.rounds: dict[str, ShapeRounds] = {}
+        self.looks = 0
+        self._deadline = time.monotonic() + timer.protocol.benchmark_s
+
+    def screen(self, lane: Lane) -> None:
+        """Takes a few quick rounds on the shape that the lane is set up for.
+
+        Raises:
+            KernelFault: The candidate is too slow to be worth a benchmark.
+        """
+        assert lane.shape is not None
+        yard = self._yardsticks[lane.shape.name]
+        protocol = self._timer.protocol
+        rounds = ShapeRounds(yard.shape.name, yard.calls)
+        self.screened[yard.shape.name] = rounds
+        self._step(Stage.SCREEN, yard.shape.name, len(self.screened), len(self._yardsticks))
+        self._timer.rounds(rounds, protocol.screen_rounds, lane, yard.incumbent, None, kept=1)
+        worst = self._screen_ratio(yard.shape.name)
+        mean = geometric_mean([self._screen_ratio(name) for name in self.screened])
+        enough = len(self.screened) >= min(2, len(self._yardsticks))
+        if mean > protocol.abandon and (enough or worst > protocol.abandon**2):
+            raise KernelFault(
+                Stage.SCREEN,
+                FailureKind.TOO_SLOW,
+                f"{mean:.2f} times the incumbent's time on {', '.join(self.screened)} "
+                f"({rounds.candidate_ns / 1e6:.2f} ms against {rounds.incumbent_ns / 1e6:.2f} ms on "
+                f"{yard.shape.name}); abandoned above {protocol.abandon:g}",
+            )
+
+    def _screen_ratio(self, name: str) -> float:
+        return math.exp(median_interval(self.screened[name].log_ratios).estimate)
+
+    def hopeless(self) -> bool:
+        """Whether the screening shows the candidate SLOWER beyond doubt.
+
+        Few rounds are no base for FASTER, but every one of them far on the slow side is for SLOWER.
+        """
+        ratios = [self.screened[name].log_ratios for name in self._yardsticks]
+        interval = combined_interval([[r] for r in ratios], _LATER_LOOK)
+        return interval.low > 2 * self._delta and min(map(_mean_sign, ratios)) > -0.5
+
+    def measure(self, lane: Lane, shape: str, count: int) -> None:
+        """Adds rounds on a shape that the lane is set up for."""
+        yard = self._yardsticks[shape]
+        rounds = self.rounds.setdefault(shape, ShapeRounds(shape, yard.calls))
+        known, seen = len(rounds.candidate), len(rounds.reference_ratios)
+
+        def step(done: int) -> None:
+            self._step(Stage.BENCHMARK, shape, done, known + count)
+
+        self._timer.rounds(rounds, count, lane, yard.incumbent, yard.reference, step=step)
+        yard.remember(rounds.reference_ratios[seen:])
+
+    def more(self) -> list[str]:
+        """Shapes that further rounds should go to: none once the verdict stands or time is up.
+
+        Only a candidate that may still be FASTER is worth more than the first look.
+        """
+        self.looks += 1
+        interval = self.geomean()
+        if time.monotonic() > self._deadline or interval.estimate >= 0:
+            return []
+        if not undecided(interval, self._delta):
+            return []
+        wide = {
+            name: parts.high - parts.low
+            for name, parts in (
+                (name, median_interval(rounds.log_ratios, self._confidence))
+                for name, rounds in self.rounds.items()
+            )
+        }
+        return [name for name, width in wide.items() if width >= max(wide.values()) / 3]
+
+    @property
+    def _confidence(self) -> float:
+        return _FIRST_LOOK if self.looks <= 1 else _LATER_LOOK
+
+    def geomean(self) -> Interval:
+        """Over all shapes, of the rounds so far."""
+        parts = self.rounds or self.screened
+        return combined_interval([[r.log_ratios] for r in parts.values()], self._confidence)
+
+    def result(self) -> Measurement:
+        """The measurement as it stands: of the benchmark, or of the screening if it was hopeless."""
+        chosen = {name: self.rounds.get(name, self.screened[name]) for name in self._yardsticks}
+        confidence = self._confidence if self.rounds else _LATER_LOOK
+        return build_measurement(
+            self._yardsticks,
+            {name: [rounds] for name, rounds in chosen.items()},
+            delta=self._delta,
+            against=self._against,
+            confidence=confidence,
+            stage=MeasurementStage.BENCHMARK,
+        )
+
+
+def _mean_sign(values: Sequence[float]) -> float:
+    return sum(1 if value > 0 else -1 for value in values) / len(values)
+
+
+def build_measurement(
+    yardsticks: Mapping[str, Yardstick],
+    groups: Mapping[str, Sequence[ShapeRounds]],
+    *,
+    delta: float,
+    against: str,
+    confidence: float,
+    stage: MeasurementStage,
+) -> Measurement:
+    """Reduces rounds, by shape and process group, to a measurement."""
+    shapes: list[ShapeMeasurement] = []
+    for name, parts in groups.items():
+        yard = yardsticks[name]
+        ratios = [part.log_ratios for part in parts]
+        interval = combined_interval([ratios], confidence)
+        if len(parts) == 1:
+            interval = median_interval(ratios[0], confidence)
+        to_reference = summed_interval([ratios, [yard.reference_ratios]], confidence)
+        candidate_ns = sum(part.candidate_ns for part in parts) / len(parts)
+        shapes.append(
+            ShapeMeasurement(
+                shape=name,
+                rounds=sum(len(part.candidate) for part in parts),
+                candidate_ns=round(candidate_ns),
+                incumbent_ns=round(sum(part.incumbent_ns for part in parts) / len(parts)),
+                reference_ns=round(candidate_ns * math.exp(-to_reference.estimate)),
+                reference=yard.reference_name,
+                interval=interval,
+                reference_interval=to_reference,
+                # A shape alone is noisier than all together, so its own noise counts too.
+                verdict=judge_interval(interval, max(delta, 2 * yard.noise)),
+                bound_share=yard.bound_ns / candidate_ns,
+            )
+        )
+    geomean = combined_interval(
+        [[part.log_ratios for part in parts] for parts in groups.values()], confidence
+    )
+    return Measurement(
+        stage=stage,
+        against=against,
+        delta=delta,
+        shapes=tuple(shapes),
+        geomean=geomean,
+        verdict=judge_interval(geomean, delta),
+        ratio=geometric_mean([part.ratio for part in shapes]),
+        bound_share=geometric_mean([part.bound_share for part in shapes]),
+        groups=max(len(parts) for parts in groups.values()),
+        quarantine="",
+    )
+
+
+def quarantine_reason(
+    yardsticks: Mapping[str, Yardstick],
+    measurement: Measurement,
+    rounds: Sequence[ShapeRounds],
+    library_factor: float,
+) -> str:
+    """Why a measurement is too good to be true, or contradicts itself; empty if it is plausible."""
+    for part in rounds:
+        if part.conflict:
+            return f"{part.shape}: {part.conflict}"
+        hidden = part.hidden_ns()
+        work = part.candidate_ns * part.calls
+        if hidden > max(_HIDDEN_NS, _HIDDEN_SHARE * work):
+            return (
+                f"{part.shape}: the engine's clock saw {hidden / 1e6:.2f} ms more in each sample than "
+                f"the {work / 1e6:.2f} ms that were claimed"
+            )
+    for shape in measurement.shapes:
+        floor = yardsticks[shape.shape].floor_ns
+        if shape.candidate_ns < floor:
+            return (
+                f"{shape.shape}: {shape.candidate_ns / 1e6:.3f} ms is below the floor of "
+                f"{floor / 1e6:.3f} ms at the measured peak of arithmetic"
+            )
+        if shape.ratio > library_factor:
+            return (
+                f"{shape.shape}: {shape.ratio:.1f} times as fast as {shape.reference}, the best "
+                f"verified baseline; above {library_factor:g} somebody should look"
+            )
+    return ""

@@ -1,0 +1,237 @@
+"""Before the search: baselines verified and timed, bounds, and the noise of the incumbent against itself."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+from statistics import median
+
+from kerneltui.evaluation.benchmark import Yardstick
+from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.outcome import (
+    CalibrationResult,
+    EvaluationError,
+    HarnessFault,
+    KernelFault,
+)
+from kerneltui.evaluation.stand import Stand
+from kerneltui.evaluation.timing import LaneFailure, ShapeRounds, WrongOutput
+from kerneltui.evaluation.values import ValueClass
+from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape
+from kerneltui.model.kernel import Kernel, parse_kernel
+from kerneltui.model.limit import Ceilings, bound
+from kerneltui.model.measurement import BaselineTime, ShapeCalibration, Stage
+from kerneltui.model.statistics import combined_interval, median_interval
+from kerneltui.model.workload import Shape, TargetSpec
+from kerneltui.targets.port import GroupRole
+
+__all__ = ["BaselineResult", "Calibrator", "baseline_kernel"]
+
+_BASELINE_BURSTS = 5
+_BASELINE_PLAN = VerifyPlan(
+    classes=(ValueClass.NATURAL, ValueClass.EXACT), edit=False, repeats=0, back_to_back=3
+)
+
+
+@dataclass
+class BaselineResult:
+    """The baselines of one shape: burst values of those that are right, reasons for the others."""
+
+    times: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    refused: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def best(self) -> str:
+        """The fastest verified baseline.
+
+        Raises:
+            HarnessFault: None is right.
+        """
+        if not self.times:
+            reasons = "; ".join(f"{name}: {text}" for name, text in self.refused.items())
+            raise HarnessFault(f"no baseline passes its own verification: {reasons}")
+        return min(self.times, key=lambda name: median(self.times[name]))
+
+
+class Calibrator:
+    """Measures what candidates are held against.
+
+    Args:
+        stand: Target and judge.
+        spec: The workload on this target.
+        ceilings: Measured rates, for a number of ranks.
+        say: Told what goes on, in one line.
+    """
+
+    def __init__(
+        self,
+        stand: Stand,
+        spec: TargetSpec,
+        ceilings: Callable[[int], Ceilings],
+        say: Callable[[str], None],
+    ) -> None:
+        self._stand = stand
+        self._spec = spec
+        self._ceilings = ceilings
+        self._say = say
+        self._shapes = stand.workload.shapes_for("tune")
+
+    def baselines(self) -> dict[str, BaselineResult]:
+        """Verifies and times every baseline on every tune shape."""
+        results = {shape.name: BaselineResult() for shape in self._shapes}
+        for name in self._spec.baselines:
+            lanes: dict[int, Lane] = {}
+            try:
+                for shape in self._shapes:
+                    self._stand.checkpoint()
+                    self._say(f"baseline {name} on {shape.name}")
+                    try:
+                        if shape.ranks not in lanes:
+                            lanes[shape.ranks] = open_baseline(self._stand, name, shape.ranks)
+                        lane = lanes[shape.ranks]
+                        results[shape.name].times[name] = self._time_baseline(lane, shape)
+                    except (KernelFault, WrongOutput, LaneFailure) as error:
+                        results[shape.name].refused[name] = str(error)
+                        lane = lanes.pop(shape.ranks, None)
+                        if lane is not None:
+                            self._stand.release(lane)
+            finally:
+                for lane in lanes.values():
+                    self._stand.release(lane)
+        return results
+
+    def _time_baseline(self, lane: Lane, shape: Shape) -> list[float]:
+        verify_shape(lane, shape, _BASELINE_PLAN, Tally(), self._stand.checkpoint)
+        values = [
+            self._stand.timer.burst(lane, 1, kept=1, check=index == 0).value_ns
+            for index in range(_BASELINE_BURSTS)
+        ]
+        lane.teardown()
+        return values
+
+    def yardsticks(
+        self, incumbent: Kernel, baselines: Mapping[str, BaselineResult]
+    ) -> dict[str, Yardstick]:
+        """Opens incumbent and reference on every tune shape, and decides how long a sample is."""
+        made: dict[str, Yardstick] = {}
+        build = self._stand.build(incumbent)
+        protocol = self._stand.protocol
+        for shape in self._shapes:
+            self._say(f"incumbent on {shape.name}")
+            result = baselines[shape.name]
+            lane = self._stand.open_kernel(
+                GroupRole.INCUMBENT, build, incumbent.runtime, shape.ranks, Stage.BENCHMARK
+            )
+            verify_shape(lane, shape, _BASELINE_PLAN, Tally(), self._stand.checkpoint)
+            call_ns = self._stand.timer.burst(lane, 1, check=True).value_ns
+            calls = max(1, ceil(protocol.sample_ns / call_ns))
+            sets = min(protocol.most_sets, max(protocol.sets, calls))
+            if sets != lane.sets:
+                lane.teardown()
+                lane.setup(shape, sets)
+            reference = open_baseline(self._stand, result.best, shape.ranks)
+            reference.setup(shape, sets)
+            limits = bound(self._stand.workload.limit, shape, self._ceilings(shape.ranks))
+            made[shape.name] = Yardstick(
+                shape=shape,
+                incumbent=lane,
+                reference=reference,
+                reference_name=result.best,
+                calls=min(calls, sets),
+                sets=sets,
+                bound_ns=limits.time_ns,
+                floor_ns=limits.floor_ns,
+            )
+        return made
+
+    def noise(self, incumbent: Kernel, yardsticks: Mapping[str, Yardstick]) -> list[ShapeRounds]:
+        """Times the incumbent against itself in another group of processes, as a candidate is."""
+        found: list[ShapeRounds] = []
+        build = self._stand.build(incumbent)
+        count = self._stand.protocol.looks[0]
+        lanes: dict[int, Lane] = {}
+        try:
+            for name, yard in yardsticks.items():
+                self._say(f"noise on {name}")
+                ranks = yard.shape.ranks
+                if ranks not in lanes:
+                    lanes[ranks] = self._stand.open_kernel(
+                        GroupRole.INCUMBENT, build, incumbent.runtime, ranks, Stage.BENCHMARK
+                    )
+                lane = lanes[ranks]
+                lane.setup(yard.shape, yard.sets)
+                rounds = ShapeRounds(name, yard.calls)
+                self._stand.timer.rounds(rounds, count, lane, yard.incumbent, yard.reference)
+                lane.teardown()
+                yard.remember(rounds.reference_ratios)
+                yard.noise = median_interval(rounds.log_ratios).half_width
+                found.append(rounds)
+        finally:
+            for lane in lanes.values():
+                self._stand.release(lane)
+        return found
+
+    def run(self, incumbent: Kernel) -> tuple[CalibrationResult, dict[str, Yardstick]]:
+        """Does all of it.
+
+        Raises:
+            EvaluationError: The incumbent or every baseline fails, or the end was asked for.
+        """
+        begin = time.monotonic_ns()
+        try:
+            baselines = self.baselines()
+            yardsticks = self.yardsticks(incumbent, baselines)
+            rounds = self.noise(incumbent, yardsticks)
+        except (WrongOutput, LaneFailure) as error:
+            raise EvaluationError(f"the incumbent fails in its own calibration: {error}") from error
+        half_width = combined_interval([[part.log_ratios] for part in rounds]).half_width
+        delta = max(self._stand.protocol.least_delta, 2 * half_width)
+        shapes = tuple(
+            ShapeCalibration(
+                shape=name,
+                bound_ns=yard.bound_ns,
+                bound_kind=bound(
+                    self._stand.workload.limit, yard.shape, self._ceilings(yard.shape.ranks)
+                ).kind,
+                floor_ns=yard.floor_ns,
+                reference=yard.reference_name,
+                baselines=tuple(
+                    _baseline_time(baseline, times)
+                    for baseline, times in baselines[name].times.items()
+                ),
+                noise=yard.noise,
+            )
+            for name, yard in yardsticks.items()
+        )
+        record = {
+            "seconds": round((time.monotonic_ns() - begin) / 1e9, 3),
+            "noise": [part.to_record() for part in rounds],
+            "refused": {name: result.refused for name, result in baselines.items()},
+        }
+        return CalibrationResult(delta, half_width, shapes, (), record), yardsticks
+
+
+def open_baseline(stand: Stand, name: str, ranks: int) -> Lane:
+    """Opens a baseline: a kernel file of the workload by that name, or one that is built in."""
+    kernel = baseline_kernel(stand, name)
+    if kernel is None:
+        return stand.open_baseline(name, ranks)
+    build = stand.build(kernel)
+    return stand.open_kernel(GroupRole.BASELINE, build, kernel.runtime, ranks, Stage.BENCHMARK)
+
+
+def baseline_kernel(stand: Stand, name: str) -> Kernel | None:
+    """Returns the kernel file of a baseline, or None for one that is built in."""
+    for file in sorted(stand.workload.kernels.glob(f"{name}.c*")):
+        return parse_kernel(file.read_text(encoding="utf-8"), str(file))
+    return None
+
+
+def _baseline_time(name: str, times: list[float]) -> BaselineTime:
+    interval = median_interval([math.log(value) for value in times])
+    middle = math.exp(interval.estimate)
+    half = max(middle - math.exp(interval.low), math.exp(interval.high) - middle)
+    return BaselineTime(name, round(middle), round(half))

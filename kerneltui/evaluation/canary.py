@@ -1,0 +1,38 @@
+"""The mutation canary: a kernel that is broken on purpose, whatever the kernel is."""
+
+from __future__ import annotations
+
+__all__ = ["broken_kernel"]
+
+_HEAD = """\
+#define kerneltui_setup kerneltui_setup_before
+#define kerneltui_run kerneltui_run_before
+"""
+_TAIL = """
+#undef kerneltui_setup
+#undef kerneltui_run
+static const kt_context *kerneltui_canary_context;
+extern "C" int kerneltui_setup(const kt_context *ctx, void **state) {
+    kerneltui_canary_context = ctx;
+    return kerneltui_setup_before(ctx, state);
+}
+extern "C" int kerneltui_run(void *state, uint32_t set, uint64_t epoch, void *stream) {
+    const int code = kerneltui_run_before(state, set, epoch, stream);
+    const kt_buffer_set *buffers = &kerneltui_canary_context->buffers[set];
+    for (uint32_t i = 0; i < buffers->tensor_count; ++i) {
+        const kt_tensor *tensor = &buffers->tensors[i];
+        if (tensor->role == KT_OUTPUT && tensor->bytes)
+            static_cast<unsigned char *>(tensor->local)[tensor->bytes - 1] ^= 0x41;
+    }
+    return code;
+}
+"""
+
+
+def broken_kernel(source: str) -> str:
+    """Returns a kernel that does all that `source` does, and then spoils one element of each output.
+
+    The bits that change are in the sign and exponent of a little-endian floating point number, or the
+    high bits of an integer. The rest is right, so only a judge that compares every element sees it.
+    """
+    return _HEAD + source + _TAIL

@@ -1,0 +1,180 @@
+"""A lane: one kernel in one group of ranks, with the judge looking at its memory.
+
+A group runs only while it is asked to. Between requests its processes are stopped, so work that a
+kernel leaves behind when `run` returns can neither finish its output nor slow down anybody else.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from kerneltui.evaluation.judge_client import JudgeClient
+from kerneltui.evaluation.values import Report, ValueClass
+from kerneltui.model.workload import Shape, Workload
+from kerneltui.targets.cpu.memory import GroupMemory
+from kerneltui.targets.cpu.patterns import Poison
+from kerneltui.targets.cpu.windows import GroupLayout, TensorSpec
+from kerneltui.targets.port import Group, Sample
+
+__all__ = ["Lane", "MemoryGroup"]
+
+_FIRST_EPOCHS = 1 << 20
+
+
+class MemoryGroup(Group, Protocol):
+    """A group whose buffers are memfds of this machine."""
+
+    memory: GroupMemory | None
+
+    @property
+    def alive(self) -> bool:
+        """False when the group has ended."""
+        ...
+
+
+class Lane:
+    """Drives one group. Not thread-safe, except `thaw`.
+
+    Args:
+        group: Ranks with a kernel or a baseline loaded.
+        judge: Fills and checks the buffers.
+        workload: What is computed.
+        runtime: Values of the run-time tunables.
+
+    Raises:
+        RankFailure: From most methods, when the group has failed; it is dead then.
+        JudgeFailure: If the judge has.
+    """
+
+    def __init__(
+        self,
+        group: MemoryGroup,
+        judge: JudgeClient,
+        workload: Workload,
+        runtime: Mapping[str, int],
+    ) -> None:
+        self.group = group
+        self.shape: Shape | None = None
+        self.sets = 0
+        self.samples = 0
+        self._judge = judge
+        self._workload = workload
+        self._runtime = dict(runtime)
+        self._epoch = 0
+        self._next_set = 0
+        self._handles = [os.pidfd_open(pid) for pid in group.pids]
+
+    @property
+    def name(self) -> str:
+        """Name of the group, also towards the judge."""
+        return self.group.group_id
+
+    def setup(self, shape: Shape, sets: int, *, address_shift: int = 0) -> None:
+        """Sets the kernel up for a shape, and shows its memory to the judge."""
+        self.thaw()
+        needs = self.group.requirements(shape.dimensions, self._runtime)
+        layout = GroupLayout.plan(
+            [TensorSpec.of(tensor, shape) for tensor in self._workload.tensors],
+            shape.dimensions,
+            ranks=shape.ranks,
+            sets=sets,
+            signal_words=needs.signal_words,
+            window_bytes=needs.window_bytes,
+            scratch_bytes=needs.scratch_bytes,
+            address_shift=address_shift,
+        )
+        self.group.setup(layout, self._runtime)
+        memory = self.group.memory
+        assert memory is not None
+        self.shape, self.sets = shape, sets
+        self._judge.attach(self.name, shape.name, layout, memory.descriptors)
+        # Epochs begin anywhere: nothing tells a kernel which stage of its evaluation this is.
+        self._epoch = 1 + secrets.randbelow(_FIRST_EPOCHS)
+        self._next_set = secrets.randbelow(sets)
+        self.freeze()
+
+    def teardown(self) -> None:
+        """Ends the shape."""
+        if self.shape is None:
+            return
+        self.shape = None
+        self._judge.detach(self.name)
+        self.thaw()
+        self.group.teardown()
+
+    def next_sets(self, calls: int) -> list[int]:
+        """The buffer sets that the next `calls` calls use."""
+        return [(self._next_set + i) % self.sets for i in range(min(calls, self.sets))]
+
+    def fill(
+        self, sets: Sequence[int], values: ValueClass = ValueClass.NATURAL,
+        poison: Poison | None = None,
+    ) -> None:  # fmt: skip
+        """Has fresh inputs written; see `JudgeClient.fill`."""
+        self._judge.fill(self.name, sets, values, poison)
+
+    def edit(self, sets: Sequence[int]) -> None:
+        """Has one element of the inputs changed, and the outputs poisoned."""
+        self._judge.edit(self.name, sets)
+
+    def poison(self, sets: Sequence[int], pattern: Poison) -> None:
+        """Has the outputs poisoned for another call on the same inputs."""
+        self._judge.poison(self.name, sets, pattern)
+
+    def check(self, sets: Sequence[int], *, digest: bool = False) -> Report:
+        """Has the memory compared with what it must hold."""
+        return self._judge.check(self.name, sets, digest=digest)
+
+    def repeat_set(self, index: int) -> None:
+        """Makes the next call use this buffer set."""
+        self._next_set = index
+
+    def run(self, delays_ns: Sequence[int] = ()) -> Sample:
+        """One call on the next buffer set, for verification."""
+        return self._go(1, delays_ns, verifying=True)
+
+    def sample(self, calls: int, delays_ns: Sequence[int] = ()) -> Sample:
+        """Back-to-back calls on the next buffer sets, timed."""
+        return self._go(calls, delays_ns, verifying=False)
+
+    def _go(self, calls: int, delays_ns: Sequence[int], *, verifying: bool) -> Sample:
+        first, epoch = self._next_set, self._epoch
+        self._next_set = (first + calls) % self.sets
+        self._epoch += calls
+        self.samples += 1
+        self.thaw()
+        try:
+            if verifying:
+                return self.group.run(first, epoch, delays_ns)
+            return self.group.sample(calls, first, epoch, delays_ns)
+        finally:
+            self.freeze()
+
+    def freeze(self) -> None:
+        """Stops the processes of the group."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Lets the processes of the group go on; from any thread."""
+        self._signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Ends the group; proof of its end stays with the group."""
+        if self.shape is not None:
+            self.shape = None
+            self._judge.detach(self.name)
+        self.thaw()  # a stopped process does not hear SIGTERM
+        for handle in self._handles:
+            os.close(handle)
+        self._handles = []
+        self.group.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for handle in self._handles:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, number)

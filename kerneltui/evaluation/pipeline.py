@@ -1,0 +1,341 @@
+"""The evaluation as the engine uses it: what outlives a candidate, and who is to blame (DESIGN 9).
+
+`start` and `close` belong to the main thread; everything else to one evaluation thread; `interrupt` may
+come from any.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from kerneltui.evaluation.benchmark import Yardstick
+from kerneltui.evaluation.calibration import Calibrator, open_baseline
+from kerneltui.evaluation.canary import broken_kernel
+from kerneltui.evaluation.judge_client import JudgeFailure
+from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.outcome import (
+    CalibrationResult,
+    EvaluationError,
+    HarnessFault,
+    Interrupted,
+    KernelFault,
+    Outcome,
+    Update,
+    WorkloadRefused,
+    fault_of,
+)
+from kerneltui.evaluation.stand import MachineTarget, Stand
+from kerneltui.evaluation.timing import LaneFailure, TimingProtocol, WrongOutput
+from kerneltui.evaluation.trial import Trial
+from kerneltui.evaluation.verify import Tally, VerifyPlan, mismatch, verify_shape
+from kerneltui.model.candidate import Failure
+from kerneltui.model.kernel import Kernel, parse_kernel
+from kerneltui.model.limit import Ceilings
+from kerneltui.model.measurement import FailureKind, Stage
+from kerneltui.model.workload import Workload
+from kerneltui.targets.errors import TargetError
+from kerneltui.targets.port import Build, GroupRole
+
+__all__ = ["Evaluator"]
+
+
+class Evaluator:
+    """Judges and measures kernels of one workload on one target.
+
+    Args:
+        workload: What is computed.
+        target: Where kernels run; started and closed by this object.
+        ceilings: Measured rates of the machine, for a number of ranks.
+        cache: Folder for the result of the workload's self-test; may be deleted at any time.
+        protocol: Numbers of the timing.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        target: MachineTarget,
+        *,
+        ceilings: Callable[[int], Ceilings],
+        cache: Path,
+        protocol: TimingProtocol | None = None,
+    ) -> None:
+        self.workload = workload
+        self.stand = Stand(workload, target, protocol or TimingProtocol())
+        self.calibration: CalibrationResult | None = None
+        self.yardsticks: dict[str, Yardstick] = {}
+        self._spec = workload.targets[target.name]
+        self._ceilings = ceilings
+        self._cache = cache
+        self._incumbent: Kernel | None = None
+
+    # Life
+
+    def start(self) -> None:
+        """Starts fork server and judge, without waiting. From the main thread."""
+        self.stand.start()
+
+    def close(self) -> None:
+        """Ends every process that was started."""
+        self.stand.close()
+
+    def interrupt(self) -> None:
+        """Ends the running evaluation now; callable from any thread."""
+        self.stand.interrupt()
+
+    def environment(self) -> Mapping[str, str]:
+        """Describes the machine that measures."""
+        load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
+        return {
+            "machine": _cpu_model(),
+            "cores": str(self.stand.target.cores),
+            "kernel": platform.release(),
+            "python": platform.python_version(),
+            "compiler": str(getattr(self.stand.target.toolchain, "version", "")),
+            "torch": str(self.stand.judge.hello.get("torch", "")),
+            "sandbox": self.stand.target.sandbox_level,
+            "clocks": "unlocked",
+            "load": load,
+        }
+
+    # The workload
+
+    def self_test(self) -> tuple[str, ...]:
+        """Tests the workload itself.
+
+        Wrong answers must be refused and right ones pass (kept by the workload's hash), and a kernel
+        that is broken on purpose must fail through the real build, ranks and judge.
+
+        Returns:
+            Names of the wrong answers that were refused.
+
+        Raises:
+            WorkloadRefused: The workload cannot tell right from wrong.
+        """
+        try:
+            self.stand.ready()
+            stored = self._cache / f"self-test-{self._workload_hash()}.json"
+            rows = _read_rows(stored)
+            if rows is None:
+                rows = self.stand.judge.self_test()
+                bad = [row for row in rows if not row["ok"]]
+                if bad:
+                    raise WorkloadRefused(_refusal(self.workload.name, bad))
+                _write_rows(stored, rows)
+        except JudgeFailure as error:
+            raise WorkloadRefused(f"{self.workload.name}: {error}") from error
+        self._canary()
+        return tuple(row["name"] for row in rows if row["kind"] == "mutant")
+
+    def _canary(self) -> None:
+        seed = self.workload.kernels / self._spec.seed
+        source = broken_kernel(seed.read_text(encoding="utf-8"))
+        kernel = parse_kernel(source, f"broken {seed.name}")
+        shapes = [*self.workload.shapes_for("test"), *self.workload.shapes_for("tune")]
+        shape = next((s for s in shapes if s.ranks == self._spec.ranks), shapes[0])
+        lane: Lane | None = None
+        try:
+            build = self.stand.build(kernel)
+            lane = self.stand.open_kernel(
+                GroupRole.CANDIDATE, build, kernel.runtime, shape.ranks, Stage.VERIFY
+            )
+            verify_shape(lane, shape, VerifyPlan.for_shape(shape), Tally(), self.stand.checkpoint)
+        except KernelFault as fault:
+            if fault.stage is Stage.VERIFY and fault.kind is FailureKind.MISMATCH:
+                return
+            raise WorkloadRefused(
+                f"{self.workload.name}: {seed.name}, broken on purpose, failed for another reason: "
+                f"{fault.reason}"
+            ) from fault
+        finally:
+            if lane is not None:
+                self.stand.release(lane)
+        raise WorkloadRefused(
+            f"{self.workload.name}: {seed.name}, broken on purpose, passed verification"
+        )
+
+    def _workload_hash(self) -> str:
+        digest = hashlib.sha256(self.workload.text.encode())
+        digest.update((self.workload.folder / "reference.py").read_bytes())
+        digest.update(str(self.stand.judge.hello.get("version")).encode())
+        return digest.hexdigest()[:24]
+
+    # Calibration
+
+    def calibrate(self, incumbent: Kernel, say: Callable[[str], None]) -> CalibrationResult:
+        """Tests the workload, then measures baselines, bounds and noise.
+
+        Raises:
+            WorkloadRefused: See `self_test`.
+            EvaluationError: The incumbent or every baseline fails, or the end was asked for.
+        """
+        self.stand.begin()
+        say("testing the workload")
+        mutants = self.self_test()
+        self._drop_yardsticks()
+        calibrator = Calibrator(self.stand, self._spec, self._ceilings, say)
+        result, self.yardsticks = calibrator.run(incumbent)
+        self._incumbent = incumbent
+        record = {**result.record, "environment": dict(self.environment())}
+        self.calibration = replace(result, mutants=mutants, record=record)
+        return self.calibration
+
+    def set_incumbent(self, kernel: Kernel) -> None:
+        """Makes a kernel the one that verdicts are against; it must have been verified.
+
+        Raises:
+            EvaluationError: It cannot be built, loaded or set up any more.
+        """
+        if self._incumbent is not None and _same(kernel, self._incumbent):
+            return
+        build = self.stand.build(kernel)
+        for yard in self.yardsticks.values():
+            fresh = self._incumbent_lane(kernel, build, yard)
+            self.stand.release(yard.incumbent)
+            yard.incumbent = fresh
+            yard.reference_ratios = []
+        self._incumbent = kernel
+
+    def _incumbent_lane(self, kernel: Kernel, build: Build, yard: Yardstick) -> Lane:
+        lane = self.stand.open_kernel(
+            GroupRole.INCUMBENT, build, kernel.runtime, yard.shape.ranks, Stage.BENCHMARK
+        )
+        lane.setup(yard.shape, yard.sets)
+        return lane
+
+    def _drop_yardsticks(self) -> None:
+        for yard in self.yardsticks.values():
+            self.stand.release(yard.incumbent)
+            self.stand.release(yard.reference)
+        self.yardsticks = {}
+        self._incumbent = None
+
+    # A candidate
+
+    def evaluate(
+        self,
+        kernel: Kernel,
+        incumbent: Kernel,
+        *,
+        against: str,
+        report: Callable[[Update], None],
+        rebench: bool = False,
+    ) -> Outcome:
+        """Runs all stages on a candidate; never raises for what a candidate does.
+
+        Args:
+            kernel: The candidate.
+            incumbent: What it is measured against.
+            against: The incumbent's id.
+            report: Told of stages and rounds.
+            rebench: True for a candidate that passed verification before: the small shapes are left out.
+
+        Raises:
+            Interrupted: `interrupt` was called.
+            HarnessFault: The evaluation has not been calibrated.
+        """
+        if self.calibration is None:
+            raise HarnessFault("calibrate comes before the first evaluation")
+        self.stand.begin()
+        trial = Trial(
+            self.stand,
+            self.yardsticks,
+            self.calibration.delta,
+            kernel=kernel,
+            incumbent=incumbent,
+            against=against,
+            report=report,
+            verified_before=rebench,
+        )
+        try:
+            self.stand.ready()
+            self.set_incumbent(incumbent)
+            return trial.run()
+        except KernelFault as fault:
+            return trial.failed(fault.failure, fault.log)
+        except (WrongOutput, LaneFailure) as error:
+            return self._blame(trial, error)
+        except Interrupted:
+            raise
+        except (EvaluationError, TargetError, JudgeFailure) as error:
+            self.stand.checkpoint()  # what was killed on request is no fault
+            failure = Failure(trial.stage, FailureKind.HARNESS_FAULT, str(error))
+            return trial.failed(failure)
+        finally:
+            trial.close()
+
+    def _blame(self, trial: Trial, error: WrongOutput | LaneFailure) -> Outcome:
+        """A lane failed or was wrong in a timed call: the candidate's, or one to open again."""
+        if isinstance(error, LaneFailure):
+            fault = fault_of(error.error, trial.stage)
+        else:
+            fault = mismatch(trial.stage, error.report)
+        if isinstance(fault, Interrupted):
+            raise fault
+        if trial.owns(error.lane) and isinstance(fault, KernelFault):
+            return trial.failed(fault.failure, fault.log)
+        self.stand.checkpoint()
+        who = "the incumbent" if error.lane.group.role is GroupRole.INCUMBENT else "a baseline"
+        self._renew(error.lane)
+        text = f"{who} failed in a timed call and was started again: {error}"
+        return trial.failed(Failure(trial.stage, FailureKind.HARNESS_FAULT, text))
+
+    def _renew(self, lane: Lane) -> None:
+        for yard in self.yardsticks.values():
+            if yard.incumbent is lane and self._incumbent is not None:
+                self.stand.release(lane)
+                build = self.stand.build(self._incumbent)
+                yard.incumbent = self._incumbent_lane(self._incumbent, build, yard)
+            elif yard.reference is lane:
+                self.stand.release(lane)
+                yard.reference = open_baseline(self.stand, yard.reference_name, yard.shape.ranks)
+                yard.reference.setup(yard.shape, yard.sets)
+
+
+def _same(one: Kernel, other: Kernel) -> bool:
+    return one.build_text() == other.build_text() and one.runtime == other.runtime
+
+
+def _refusal(workload: str, bad: list[dict[str, Any]]) -> str:
+    row = bad[0]
+    what = {
+        "mutant": "passes the judge, so wrong answers would be accepted",
+        "honest": f"is refused, so right answers would be too: {row['text']}",
+        "lint": f"does not hold, so inputs tell nothing: {row['text']}",
+    }[row["kind"]]
+    more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+    return f"{workload}: '{row['name']}' {what}{more}; change its inputs or its tolerance"
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]] | None:
+    try:
+        rows: Any = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return cast("list[dict[str, Any]]", rows) if isinstance(rows, list) else None
+
+
+def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(rows), encoding="utf-8")
+        part.replace(path)
+    except OSError:
+        return  # only a cache: the test runs again next time
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,257 @@
+"""The test stand: target, judge and what every stage of an evaluation needs of them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from kerneltui.evaluation.judge_client import JudgeClient
+from kerneltui.evaluation.lane import Lane, MemoryGroup
+from kerneltui.evaluation.outcome import HarnessFault, Interrupted, KernelFault, fault_of
+from kerneltui.evaluation.timing import Timer, TimingProtocol
+from kerneltui.model.kernel import Kernel
+from kerneltui.model.measurement import FailureKind, Stage
+from kerneltui.model.workload import Workload
+from kerneltui.targets.errors import CompileFailure, RankFailure
+from kerneltui.targets.locks import LockTimeout, MachineLock
+from kerneltui.targets.port import Build, GroupRole, Limits, Toolchain
+
+__all__ = ["COMPILE_LIMIT_S", "MachineTarget", "Stand", "identity_of", "kernel_text", "lint"]
+
+COMPILE_LIMIT_S = 120.0
+_IDENTITY = "kerneltui-source:"
+_FUNCTIONS = (
+    "kerneltui_requirements",
+    "kerneltui_setup",
+    "kerneltui_run",
+    "kerneltui_teardown",
+)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_LABELS = {
+    "threads": r"\b(std::j?thread|pthread_create|std::async)\b",
+    "processes": r"\b(fork|vfork|popen|system|execv\w*|posix_spawn\w*)\s*\(",
+    "files": r"\b(fopen|ofstream|ifstream|mkstemp)\b|\bopen(at)?\s*\(",
+    "system calls": r"\b(syscall|ptrace|process_vm_\w+|mprotect|dlopen|dlsym)\s*\(",
+    "environment": r"\b(getenv|setenv)\s*\(",
+    "clocks": r"\b(clock_gettime|gettimeofday)\b|std::chrono",
+    "static state": r"^\s*static\s+(?!const|inline|_?[A-Za-z:<>*& ]*\()",
+}
+
+
+class MachineTarget(Protocol):
+    """A target of this machine, whose groups have buffers in memfds."""
+
+    name: str
+    lock: MachineLock
+
+    @property
+    def toolchain(self) -> Toolchain:
+        """Builds kernels."""
+        ...
+
+    @property
+    def cores(self) -> int:
+        """Cores that all ranks together use."""
+        ...
+
+    @property
+    def sandbox_level(self) -> str:
+        """What confines a rank, in words."""
+        ...
+
+    def start(self) -> None:
+        """Starts the fork server."""
+        ...
+
+    def close(self) -> None:
+        """Ends everything."""
+        ...
+
+    def open_group(
+        self, role: GroupRole, ranks: int, *, limits: Limits | None = None
+    ) -> MemoryGroup:
+        """Starts a group of ranks."""
+        ...
+
+
+class Stand:
+    """Target, judge, timer and the wish to stop, in one place.
+
+    Args:
+        workload: What is computed.
+        target: Where kernels run.
+        protocol: Numbers of the timing.
+    """
+
+    def __init__(self, workload: Workload, target: MachineTarget, protocol: TimingProtocol) -> None:
+        self.workload = workload
+        self.target = target
+        self.protocol = protocol
+        self.judge = JudgeClient(workload.folder, target.cores)
+        self.timer = Timer(protocol, self._machine, self.checkpoint)
+        self._stop = threading.Event()
+        self._lanes: list[Lane] = []
+        self._changing = threading.Lock()
+        self._judge_ready = False
+
+    def start(self) -> None:
+        """Starts fork server and judge, and waits for neither. From the main thread."""
+        self.target.start()
+        self.judge.start()
+
+    def ready(self) -> None:
+        """Waits for the judge, before its first use; starts a new one where the old one died."""
+        if not self.judge.pid:
+            self._judge_ready = False
+            self.judge.start()
+        if not self._judge_ready:
+            self.judge.wait()
+            self._judge_ready = True
+
+    def close(self) -> None:
+        """Ends all processes."""
+        self._stop.set()
+        with self._changing:
+            lanes, self._lanes = self._lanes, []
+        for lane in lanes:
+            lane.thaw()
+        self.judge.close()
+        self.target.close()
+
+    def interrupt(self) -> None:
+        """Ends what runs: no further step, and the groups of candidates are killed now."""
+        self._stop.set()
+        with self._changing:
+            lanes = [lane for lane in self._lanes if lane.group.role is GroupRole.CANDIDATE]
+        for lane in lanes:
+            lane.thaw()
+            lane.group.kill()
+
+    def begin(self) -> None:
+        """Forgets an earlier wish to stop."""
+        self._stop.clear()
+
+    def checkpoint(self) -> None:
+        """Raises if the end was asked for.
+
+        Raises:
+            Interrupted: It was.
+        """
+        if self._stop.is_set():
+            raise Interrupted("the evaluation was interrupted")
+
+    def build(self, kernel: Kernel) -> Build:
+        """Compiles a kernel, and reads its identity back from the library.
+
+        Raises:
+            KernelFault: It does not compile.
+            HarnessFault: The library is not built from this text.
+        """
+        text = kernel_text(kernel)
+        try:
+            build = self.target.toolchain.compile(text, limit_s=COMPILE_LIMIT_S)
+        except CompileFailure as error:
+            kind = FailureKind.OVER_LIMIT if error.timed_out else FailureKind.COMPILE_ERROR
+            raise KernelFault(Stage.COMPILE, kind, error.reason, error.log) from error
+        if identity_of(kernel).encode() not in build.library.read_bytes():
+            raise HarnessFault(
+                f"the library {build.key[:12]} was not built from this source; delete the build cache"
+            )
+        return build
+
+    def open_kernel(
+        self, role: GroupRole, build: Build, runtime: dict[str, int], ranks: int, stage: Stage
+    ) -> Lane:
+        """Opens a group and loads a kernel in it.
+
+        Raises:
+            KernelFault: The kernel cannot be loaded.
+            HarnessFault: The group cannot be opened.
+        """
+        group = self._open(role, ranks)
+        lane = self._track(Lane(group, self.judge, self.workload, runtime))
+        try:
+            group.load(build.library)
+        except RankFailure as error:
+            self.release(lane)
+            raise fault_of(error, stage) from error
+        lane.freeze()
+        return lane
+
+    def open_baseline(self, name: str, ranks: int) -> Lane:
+        """Opens a group with a trusted implementation.
+
+        Raises:
+            HarnessFault: It cannot be opened, or there is none of that name.
+        """
+        group = self._open(GroupRole.BASELINE, ranks)
+        lane = self._track(Lane(group, self.judge, self.workload, {}))
+        try:
+            group.load_baseline(name)
+        except RankFailure as error:
+            self.release(lane)
+            raise HarnessFault(f"baseline {name}: {error.reason}") from error
+        lane.freeze()
+        return lane
+
+    def release(self, lane: Lane) -> None:
+        """Ends a lane and its group."""
+        with self._changing:
+            if lane in self._lanes:
+                self._lanes.remove(lane)
+        lane.close()
+
+    def _open(self, role: GroupRole, ranks: int) -> MemoryGroup:
+        self.checkpoint()
+        try:
+            return self.target.open_group(role, ranks)
+        except RankFailure as error:
+            raise HarnessFault(error.reason) from error
+
+    def _track(self, lane: Lane) -> Lane:
+        with self._changing:
+            self._lanes.append(lane)
+        return lane
+
+    @contextmanager
+    def _machine(self) -> Iterator[None]:
+        try:
+            with self.target.lock.burst(stop=self._stop.is_set):
+                yield
+        except LockTimeout as error:
+            raise Interrupted(str(error)) from error
+
+
+def identity_of(kernel: Kernel) -> str:
+    """Returns the text that a library of this kernel must contain."""
+    return _IDENTITY + hashlib.sha256(kernel.build_text().encode()).hexdigest()
+
+
+def kernel_text(kernel: Kernel) -> str:
+    """Returns the text that is compiled: the kernel, and its identity for reading back."""
+    return (
+        f"{kernel.build_text()}\n"
+        'extern "C" __attribute__((used, visibility("default"))) const char kerneltui_identity[] =\n'
+        f'    "{identity_of(kernel)}";\n'
+    )
+
+
+def lint(kernel: Kernel) -> list[str]:
+    """Labels what a kernel uses beside arithmetic; nothing here is forbidden.
+
+    Raises:
+        KernelFault: A function of the contract is missing.
+    """
+    code = _COMMENT.sub(" ", kernel.source)
+    missing = [name for name in _FUNCTIONS if not re.search(rf"\b{name}\s*\(", code)]
+    if missing:
+        raise KernelFault(
+            Stage.LINT,
+            FailureKind.REFUSED,
+            f"{kernel.file}: {', '.join(missing)} is missing; see kernel.h for the contract",
+        )
+    return [name for name, rule in _LABELS.items() if re.search(rule, code, re.MULTILINE)]

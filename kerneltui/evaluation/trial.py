@@ -1,0 +1,306 @@
+"""One candidate on its way through the stages; `pipeline` owns what outlives it."""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kerneltui.evaluation.benchmark import (
+    Benchmark,
+    Yardstick,
+    build_measurement,
+    quarantine_reason,
+)
+from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.outcome import Built, Outcome, Step, Update, Verified, fault_of
+from kerneltui.evaluation.stand import Stand, lint
+from kerneltui.evaluation.timing import ShapeRounds
+from kerneltui.evaluation.values import ValueClass
+from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape
+from kerneltui.model.candidate import Failure
+from kerneltui.model.kernel import Kernel
+from kerneltui.model.measurement import Measurement, MeasurementStage, Stage
+from kerneltui.model.statistics import Verdict
+from kerneltui.model.workload import Shape
+from kerneltui.targets.errors import RankFailure
+from kerneltui.targets.port import Build, GroupRole
+
+__all__ = ["Trial"]
+
+_RACE_REPEATS = 20
+_REPEATS = 3
+
+
+class Trial:
+    """Takes a candidate through build, verification, screening, benchmark and confirmation.
+
+    Args:
+        stand: Target and judge.
+        yardsticks: What it is measured against, by shape.
+        delta: Smallest log-ratio that counts.
+        kernel: The candidate.
+        incumbent: The kernel on main; confirmed against in fresh groups.
+        against: Its id.
+        report: Told of stages and rounds.
+        verified_before: True for a candidate that passed verification once.
+    """
+
+    def __init__(
+        self,
+        stand: Stand,
+        yardsticks: Mapping[str, Yardstick],
+        delta: float,
+        *,
+        kernel: Kernel,
+        incumbent: Kernel,
+        against: str,
+        report: Callable[[Update], None],
+        verified_before: bool,
+    ) -> None:
+        self.stage = Stage.LINT
+        self._stand = stand
+        self._yardsticks = yardsticks
+        self._delta = delta
+        self._kernel = kernel
+        self._incumbent = incumbent
+        self._against = against
+        self._report = report
+        self._verified_before = verified_before
+        self._lanes: list[Lane] = []
+        self._record: dict[str, Any] = {"against": against}
+        self._raw: list[dict[str, Any]] = []
+        self._output = ""
+        self._began = time.monotonic_ns()
+
+    def run(self) -> Outcome:
+        """Goes through the stages.
+
+        Raises:
+            KernelFault: The candidate failed.
+            WrongOutput: A timed call left a wrong output behind, of whatever lane.
+            LaneFailure: A group failed in a timed call, whichever.
+        """
+        self._record["labels"] = lint(self._kernel)
+        build = self._build()
+        benchmark = Benchmark(
+            self._stand.timer, self._yardsticks, self._delta, self._against, self._step
+        )
+        lane = self._verify(build, benchmark)
+        self._record["screen"] = [part.to_record() for part in benchmark.screened.values()]
+        if not benchmark.hopeless():
+            self._benchmark(lane, benchmark)
+        self._drop(lane)
+        measurement = benchmark.result()
+        self._record["rounds"] = [part.to_record() for part in benchmark.rounds.values()]
+        self._raw = [part.to_raw() for part in benchmark.rounds.values()]
+        reason = self._implausible(measurement, list(benchmark.rounds.values()))
+        measurement = replace(measurement, quarantine=reason)
+        if measurement.verdict is Verdict.FASTER and not reason:
+            measurement = self._confirm(build, measurement)
+        return self._outcome(measurement, None)
+
+    def failed(self, failure: Failure, log: str = "") -> Outcome:
+        """The outcome of a trial that ended early."""
+        self.close()
+        text = "\n".join(part for part in (log, self._output) if part)
+        return replace(self._outcome(None, failure), log=text)
+
+    def owns(self, lane: Lane) -> bool:
+        """Whether a lane runs this candidate."""
+        return lane in self._lanes and lane.group.role is GroupRole.CANDIDATE
+
+    def close(self) -> None:
+        """Ends the groups of this trial."""
+        for lane in [*self._lanes]:
+            self._drop(lane)
+
+    # Stages
+
+    def _build(self) -> Build:
+        self._step(Stage.COMPILE, self._kernel.file, 0, 0)
+        build = self._stand.build(self._kernel)
+        self._record["build"] = {"key": build.key, "cached": build.cached, "seconds": build.seconds}
+        self._report(Built(round(build.seconds * 1e9), build.cached, build.log))
+        return build
+
+    def _verify(self, build: Build, benchmark: Benchmark) -> Lane:
+        """Verifies on all shapes. Tune shapes, which are set up for it, are screened on the way."""
+        self.stage = Stage.VERIFY
+        tally = Tally()
+        shapes = [yard.shape for yard in self._yardsticks.values()]
+        small = [] if self._verified_before else self._small_shapes()
+        main = max(small, key=_work, default=None)
+        ranks = shapes[0].ranks
+        for count in sorted({shape.ranks for shape in small} - {ranks}):
+            lane = self._open(build, count)
+            self._verify_small(lane, [s for s in small if s.ranks == count], main, tally)
+            self._drop(lane)
+        lane = self._open(build, ranks)
+        self._verify_small(lane, [s for s in small if s.ranks == ranks], main, tally)
+        for index, shape in enumerate(shapes):
+            if shape.ranks != lane.group.ranks:
+                self._drop(lane)
+                lane = self._open(build, shape.ranks)
+            self.stage = Stage.VERIFY
+            self._step(Stage.VERIFY, shape.name, index, len(shapes))
+            yard = self._yardsticks[shape.name]
+            plan = replace(VerifyPlan.for_shape(shape), sets=yard.sets)
+            verify_shape(lane, shape, plan, tally, self._stand.checkpoint)
+            self.stage = Stage.SCREEN
+            benchmark.screen(lane)
+            self._teardown(lane)
+        self._record["verify"] = tally.note
+        self._report(Verified(tally.note))
+        return lane
+
+    def _verify_small(
+        self, lane: Lane, shapes: Sequence[Shape], main: Shape | None, tally: Tally
+    ) -> None:
+        for index, shape in enumerate(shapes):
+            self._step(Stage.VERIFY, shape.name, index, len(shapes))
+            repeats = _RACE_REPEATS if shape is main else _REPEATS
+            plan = VerifyPlan.for_shape(shape, repeats=repeats)
+            verify_shape(lane, shape, plan, tally, self._stand.checkpoint)
+            self._teardown(lane)
+
+    def _small_shapes(self) -> list[Shape]:
+        workload = self._stand.workload
+        found = {s.name: s for tag in ("test", "hidden") for s in workload.shapes_for(tag)}
+        return list(found.values())
+
+    def _benchmark(self, lane: Lane, benchmark: Benchmark) -> None:
+        self.stage = Stage.BENCHMARK
+        looks = self._stand.protocol.looks
+        wanted = list(self._yardsticks)
+        for before, look in zip((0, *looks), looks, strict=False):
+            for name in wanted:
+                yard = self._yardsticks[name]
+                if yard.shape.ranks != lane.group.ranks:
+                    lane = self._reopen(lane, yard.shape.ranks)
+                lane.setup(yard.shape, yard.sets)
+                benchmark.measure(lane, name, look - before)
+                self._teardown(lane)
+            wanted = benchmark.more()
+            if not wanted:
+                return
+
+    def _confirm(self, build: Build, measurement: Measurement) -> Measurement:
+        """Measures again in fresh groups of both kernels, on fresh inputs; see `combined_interval`."""
+        self.stage = Stage.CONFIRM
+        for name in self._yardsticks:
+            self._stand.judge.prepare(name, ValueClass.NATURAL, renew=True)
+        base = self._stand.build(self._incumbent)
+        groups: dict[str, list[ShapeRounds]] = {name: [] for name in self._yardsticks}
+        wanted = self._stand.protocol.confirm_groups
+        confirmed = measurement
+        for number in range(wanted):
+            self._confirm_group(build, base, groups, number)
+            confirmed = build_measurement(
+                self._yardsticks,
+                groups,
+                delta=self._delta,
+                against=self._against,
+                confidence=0.95,
+                stage=MeasurementStage.CONFIRMED
+                if number + 1 == wanted
+                else MeasurementStage.BENCHMARK,
+            )
+            if confirmed.geomean.estimate > -self._delta:
+                break  # it cannot become FASTER with a mean like that
+        rounds = [part for parts in groups.values() for part in parts]
+        self._record["confirm"] = [part.to_record() for part in rounds]
+        self._raw += [part.to_raw() for part in rounds]
+        return replace(confirmed, quarantine=self._implausible(confirmed, rounds))
+
+    def _confirm_group(
+        self, build: Build, base: Build, groups: Mapping[str, list[ShapeRounds]], number: int
+    ) -> None:
+        count = self._stand.protocol.confirm_rounds
+        for index, (name, yard) in enumerate(self._yardsticks.items()):
+            self._step(
+                Stage.CONFIRM,
+                f"{name}, process group {number + 1}",
+                number * len(groups) + index,
+                self._stand.protocol.confirm_groups * len(groups),
+            )
+            ranks = yard.shape.ranks
+            lane = self._find(GroupRole.CANDIDATE, ranks) or self._open(build, ranks)
+            other = self._find(GroupRole.INCUMBENT, ranks) or self._open_incumbent(base, ranks)
+            lane.setup(yard.shape, yard.sets)
+            other.setup(yard.shape, yard.sets)
+            rounds = ShapeRounds(name, yard.calls)
+            self._stand.timer.rounds(rounds, count, lane, other, None)
+            groups[name].append(rounds)
+            lane.teardown()
+            other.teardown()
+        self.close()
+
+    # Lanes
+
+    def _open(self, build: Build, ranks: int) -> Lane:
+        lane = self._stand.open_kernel(
+            GroupRole.CANDIDATE, build, self._kernel.runtime, ranks, self.stage
+        )
+        self._lanes.append(lane)
+        return lane
+
+    def _open_incumbent(self, build: Build, ranks: int) -> Lane:
+        lane = self._stand.open_kernel(
+            GroupRole.INCUMBENT, build, self._incumbent.runtime, ranks, self.stage
+        )
+        self._lanes.append(lane)
+        return lane
+
+    def _find(self, role: GroupRole, ranks: int) -> Lane | None:
+        for lane in self._lanes:
+            if lane.group.role is role and lane.group.ranks == ranks:
+                return lane
+        return None
+
+    def _reopen(self, lane: Lane, ranks: int) -> Lane:
+        self._drop(lane)
+        return self._open(self._stand.build(self._kernel), ranks)
+
+    def _teardown(self, lane: Lane) -> None:
+        try:
+            lane.teardown()
+        except RankFailure as error:
+            raise fault_of(error, self.stage) from error
+
+    def _drop(self, lane: Lane) -> None:
+        if lane not in self._lanes:
+            return
+        self._lanes.remove(lane)
+        self._stand.release(lane)
+        if lane.group.role is GroupRole.CANDIDATE:
+            printed = "\n".join(part.text for part in lane.group.output() if part.total)
+            self._output = printed or self._output
+
+    # Results
+
+    def _implausible(self, measurement: Measurement, rounds: Sequence[ShapeRounds]) -> str:
+        factor = self._stand.protocol.library_factor
+        return quarantine_reason(self._yardsticks, measurement, rounds, factor)
+
+    def _outcome(self, measurement: Measurement | None, failure: Failure | None) -> Outcome:
+        self.close()
+        self._record["seconds"] = round((time.monotonic_ns() - self._began) / 1e9, 3)
+        self._record["seeds"] = self._stand.judge.seeds() if self._stand.judge.pid else []
+        raw = None
+        if measurement is not None and measurement.verdict is Verdict.FASTER:
+            raw = zlib.compress(json.dumps(self._raw, separators=(",", ":")).encode(), 9)
+        return Outcome(measurement, failure, self._record, raw, self._output)
+
+    def _step(self, stage: Stage, text: str, done: int, total: int) -> None:
+        self._report(Step(stage, text, done, total))
+
+
+def _work(shape: Shape) -> int:
+    total = 1
+    for value in shape.dimensions.values():
+        total *= value
+    return total

@@ -1,0 +1,182 @@
+"""Verification: calls on secret inputs of every class, on every kind of shape, before any timing."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+
+from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.outcome import EvaluationError, KernelFault, fault_of
+from kerneltui.evaluation.values import FaultKind, Report, ValueClass
+from kerneltui.model.measurement import FailureKind, Stage
+from kerneltui.model.workload import Shape
+from kerneltui.targets.cpu.patterns import Poison
+from kerneltui.targets.errors import MemoryFailure, RankFailure
+
+__all__ = ["Tally", "VerifyPlan", "mismatch", "verify_shape"]
+
+_KINDS = {FaultKind.INPUT_CHANGED: FailureKind.TAMPERING}
+_SHIFT_STEP = 256
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPlan:
+    """How much is tried on a shape.
+
+    Attributes:
+        sets: Buffer sets.
+        classes: Value classes, one call each, on fresh inputs.
+        edit: Whether a call follows in which a single element of the inputs changed.
+        repeats: Further calls on one input, with outputs poisoned in between.
+        back_to_back: Calls without a barrier in between, on a set each.
+        all_sets: Whether all of these are compared, or one that the kernel cannot know.
+        most_delay_ns: Ranks start up to so much apart.
+    """
+
+    sets: int = 3
+    classes: tuple[ValueClass, ...] = tuple(ValueClass)
+    edit: bool = True
+    repeats: int = 3
+    back_to_back: int = 3
+    all_sets: bool = True
+    most_delay_ns: int = 5_000_000
+
+    @classmethod
+    def for_shape(cls, shape: Shape, *, repeats: int = 3) -> VerifyPlan:
+        """Everything on small shapes; on large ones the calls that only their size can spoil."""
+        work = prod(shape.dimensions.values())
+        if work <= 1 << 26:
+            return cls(repeats=repeats)
+        if work <= 1 << 28:
+            return cls(classes=(ValueClass.NATURAL, ValueClass.EXACT), repeats=1)
+        return cls(classes=(), edit=False, repeats=0, all_sets=False)
+
+
+@dataclass
+class Tally:
+    """What the verification of a candidate has seen, for its note."""
+
+    calls: int = 0
+    shapes: int = 0
+    error: float = 0.0
+    repeatable: bool = True
+    threads_left: bool = False
+    classes: set[ValueClass] = field(default_factory=set[ValueClass])
+
+    @property
+    def note(self) -> str:
+        """One line."""
+        text = (
+            f"{self.calls} calls on {self.shapes} shapes, {len(self.classes)} value classes; "
+            f"largest error {100 * self.error:.0f} % of the tolerance"
+        )
+        if not self.repeatable:
+            text += "; not bitwise repeatable"
+        if self.threads_left:
+            text += "; leaves threads behind"
+        return text
+
+
+def verify_shape(
+    lane: Lane, shape: Shape, plan: VerifyPlan, tally: Tally, checkpoint: Callable[[], None]
+) -> None:
+    """Sets a lane up for a shape and verifies it; the lane stays set up.
+
+    Raises:
+        KernelFault: The kernel is wrong, or failed.
+        HarnessFault: The ranks could not be started.
+        Interrupted: The group was ended from outside.
+        JudgeFailure: The judge failed.
+    """
+    try:
+        lane.setup(shape, plan.sets, address_shift=_SHIFT_STEP * secrets.randbelow(8))
+        _Verification(lane, plan, tally, checkpoint).run()
+    except RankFailure as error:
+        raise fault_of(error, Stage.VERIFY) from error
+    except MemoryFailure as error:
+        raise KernelFault(Stage.VERIFY, FailureKind.OUT_OF_MEMORY, str(error)) from error
+    tally.shapes += 1
+
+
+class _Verification:
+    def __init__(
+        self, lane: Lane, plan: VerifyPlan, tally: Tally, checkpoint: Callable[[], None]
+    ) -> None:
+        self._lane = lane
+        self._plan = plan
+        self._tally = tally
+        self._checkpoint = checkpoint
+
+    def run(self) -> None:
+        """Goes through the plan."""
+        order = list(self._plan.classes)
+        secrets.SystemRandom().shuffle(order)
+        for values in order:
+            self._checkpoint()
+            self._fresh_call(values)
+        if self._plan.edit:
+            self._again(edit=True)
+        if self._plan.repeats:
+            digests = {self._again() for _ in range(self._plan.repeats)}
+            self._tally.repeatable &= len(digests) == 1
+        if self._plan.back_to_back:
+            self._checkpoint()
+            self._in_a_row(self._plan.back_to_back)
+
+    def _fresh_call(self, values: ValueClass) -> None:
+        sets = self._lane.next_sets(1)
+        self._lane.fill(sets, values, secrets.choice(list(Poison)))
+        self._call()
+        self._require(self._lane.check(sets))
+        self._tally.classes.add(values)
+
+    def _again(self, *, edit: bool = False) -> str:
+        """Another call on a buffer set that was just used; returns a digest of its outputs."""
+        sets = self._lane.next_sets(1)
+        if edit:
+            self._lane.fill(sets, ValueClass.NATURAL, Poison.PLAUSIBLE)
+            self._call()
+            self._lane.repeat_set(sets[0])
+            self._lane.edit(sets)
+        else:
+            previous = (sets[0] - 1) % self._lane.sets
+            self._lane.repeat_set(previous)
+            sets = [previous]
+            self._lane.poison(sets, secrets.choice(list(Poison)))
+        self._call()
+        report = self._lane.check(sets, digest=True)
+        self._require(report)
+        return report.digests[0]
+
+    def _in_a_row(self, calls: int) -> None:
+        sets = self._lane.next_sets(calls)
+        self._lane.fill(sets, ValueClass.NATURAL, Poison.NAN)
+        self._lane.sample(calls, self._delays())
+        self._tally.calls += calls
+        self._tally.classes.add(ValueClass.NATURAL)
+        self._require(self._lane.check(sets if self._plan.all_sets else [secrets.choice(sets)]))
+
+    def _call(self) -> None:
+        seen = self._lane.run(self._delays() if secrets.randbelow(2) else ())
+        self._tally.calls += 1
+        # The first calls may start a pool; more threads after a later one are left behind by it.
+        if self._lane.samples > 2 and any(r.threads_after > r.threads_before for r in seen.ranks):
+            self._tally.threads_left = True
+
+    def _delays(self) -> list[int]:
+        most = self._plan.most_delay_ns
+        return [secrets.randbelow(most + 1) for _ in range(self._lane.group.ranks)]
+
+    def _require(self, report: Report) -> None:
+        self._tally.error = max(self._tally.error, report.error)
+        if not report.passed:
+            raise mismatch(Stage.VERIFY, report)
+
+
+def mismatch(stage: Stage, report: Report) -> EvaluationError:
+    """Turns what the judge found into the fault of a kernel."""
+    kind = _KINDS.get(report.faults[0].kind, FailureKind.MISMATCH)
+    text = "\n".join(fault.text for fault in report.faults)
+    return KernelFault(stage, kind, report.reason, text)
