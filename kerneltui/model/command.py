@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from kerneltui.model.errors import RecordError
 from kerneltui.model.event import AcceptRule, ConstraintKind
@@ -209,13 +209,15 @@ def encode_command(command: Command) -> dict[str, Any]:
     return {"command": _NAME_OF[type(command)], **to_plain(command)}
 
 
-def decode_command(plain: Mapping[str, Any]) -> Command:
+def decode_command(plain: Any) -> Command:
     """Builds a command from plain data.
 
     Raises:
         RecordError: The command is unknown or malformed.
     """
-    fields = dict(plain)
+    if not isinstance(plain, dict):
+        raise RecordError("a command is an object")
+    fields = dict(cast("dict[str, Any]", plain))
     name: Any = fields.pop("command", None)
     kind = _COMMANDS.get(name) if isinstance(name, str) else None
     if kind is None:

@@ -34,7 +34,7 @@ class DefinitionError(ModelError):
     """A file that the user wrote is wrong; names the file, the key and what was expected."""
 
     def __init__(self, file: str, key: str, problem: str) -> None:
-        super().__init__(f"{file}: {key}: {problem}")
+        super().__init__(" ".join(f"{file}: {key}: {problem}".splitlines()))
         self.file = file
         self.key = key
         self.problem = problem

@@ -366,7 +366,7 @@ def decode_event(data: bytes) -> Event:
     fields = dict(cast("dict[str, Any]", plain))
     schema: Any = fields.pop("schema", None)
     kind: Any = fields.pop("event", None)
-    if not isinstance(schema, int) or not isinstance(kind, str):
+    if not isinstance(schema, int) or schema < 1 or not isinstance(kind, str):
         raise RecordError("an event needs 'event' and 'schema'")
     if schema > SCHEMA or kind not in EVENT_KINDS:
         raise NewerSchema(f"event '{kind}' of schema {schema} needs a newer kerneltui")

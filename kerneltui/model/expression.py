@@ -1,6 +1,6 @@
 """Integer, boolean and arithmetic expressions in workload files and kernel comments.
 
-A small, closed language: numbers, names, + - * / // % **, comparisons, and / or / not, min, max, ceil,
+A small, closed language: numbers, names, + - * / // %, comparisons, and / or / not, min, max, ceil,
 parentheses. Parsed by Python's own parser and held against a list of allowed nodes, so that a workload
 file can never run code.
 """
@@ -19,6 +19,8 @@ from kerneltui.model.errors import ExpressionError
 __all__ = ["Expression", "Value", "parse_expression"]
 
 Value = int | float | str | bool
+
+MOST_NESTED = 100  # far below Python's own limit, so that evaluation cannot run out of stack
 
 _BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
@@ -59,18 +61,24 @@ class Expression:
         try:
             return _evaluate(self._tree, values)
         except (TypeError, ZeroDivisionError, OverflowError, ValueError) as error:
-            raise ExpressionError(f"'{self.text}': {error}") from error
+            raise ExpressionError(f"{_quoted(self.text)}: {error}") from error
 
     def number(self, values: Mapping[str, Value]) -> float:
         """Evaluates to a number.
 
         Raises:
-            ExpressionError: The result is a word.
+            ExpressionError: The result is a word, or no finite number.
         """
         result = self.evaluate(values)
         if isinstance(result, str):
-            raise ExpressionError(f"'{self.text}': '{result}' is not a known name")
-        return float(result)
+            raise ExpressionError(f"{_quoted(self.text)}: '{result}' is not a known name")
+        try:
+            number = float(result)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise ExpressionError(f"{_quoted(self.text)}: is not a finite number")
+        return number
 
     def holds(self, values: Mapping[str, Value]) -> bool:
         """Evaluates as a condition."""
@@ -87,13 +95,21 @@ def parse_expression(text: str) -> Expression:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ExpressionError(f"'{text}': not an expression") from error
+        raise ExpressionError(f"{_quoted(text)}: not an expression") from error
     names: set[str] = set()
-    _check(tree, text, names)
+    _check(tree, text, names, MOST_NESTED)
     return Expression(text.strip(), frozenset(names), tree)
 
 
-def _check(node: ast.expr, text: str, names: set[str]) -> None:
+def _quoted(text: str) -> str:
+    """Returns a text for an error line: short, and on one line."""
+    line = " ".join(text.split())
+    return f"'{line[:77]}…'" if len(line) > 80 else f"'{line}'"
+
+
+def _check(node: ast.expr, text: str, names: set[str], depth: int) -> None:
+    if depth == 0:
+        raise ExpressionError(f"{_quoted(text)}: is nested more than {MOST_NESTED} deep")
     match node:
         case ast.Constant(value=bool() | int() | float() | str()):
             return
@@ -116,10 +132,10 @@ def _check(node: ast.expr, text: str, names: set[str]) -> None:
             children = args
         case _:
             raise ExpressionError(
-                f"'{text}': only numbers, names, + - * / // %, comparisons, and/or/not, min, max, ceil"
+                f"{_quoted(text)}: only numbers, names, + - * / // %, comparisons, and/or/not, min, max, ceil"
             )
     for child in children:
-        _check(child, text, names)
+        _check(child, text, names, depth - 1)
 
 
 def _evaluate(node: ast.expr, values: Mapping[str, Value]) -> Value:

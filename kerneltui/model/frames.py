@@ -48,12 +48,15 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """Takes bytes and yields the frames that are complete.
+        """Takes bytes and returns an iterator over the frames that are complete.
 
         Raises:
             RecordError: A frame is too large or is not a JSON object.
         """
         self._buffer += data
+        return self._complete()
+
+    def _complete(self) -> Iterator[dict[str, Any]]:
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
             if length > LARGEST_FRAME:

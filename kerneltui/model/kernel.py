@@ -37,8 +37,15 @@ _DIRECTIVE = re.compile(
     r"^directive\s+(?P<field>\w+)\s+(?:from\s+(?P<tunable>\w+)|=\s*(?P<expression>.+)|(?P<word>\w+))$"
 )
 _VALUE = re.compile(r"^(?:-?\d+|[A-Za-z_]\w*)$")
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_TOKEN = re.compile(r"[A-Za-z_]\w*|[\d.]\w*|\"(?:\\.|[^\"\\])*\"|\S")
+_RUNTIME = re.compile(r"^(.*?[\s:]runtime\s+\w+\s+in\s.*?\sdefault\s+)\S+")
+# Comments first, then literals, so that neither `//` in a text nor a quote in a comment misleads.
+_TOKEN = re.compile(
+    r"(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))"
+    r"|(?P<line>(?m:^)[ \t]*\#(?:\\\n|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|(?!//|/\*)[^\n])*)"
+    r"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|[A-Za-z_]\w*|\.?\d[\w.']*"
+    r"|\+\+|--|->|&&|\|\||<<|>>|[-+*/%&|^=<>!]=|\S",
+    re.DOTALL,
+)
 
 
 class TunableKind(StrEnum):
@@ -131,12 +138,13 @@ class Kernel:
             if value not in tunable.values:
                 legal = " ".join(str(item) for item in tunable.values)
                 raise DefinitionError(self.file, name, f"'{value}' is not one of {legal}")
+            text = str(tunable.values[tunable.values.index(value)])
             if tunable.kind is TunableKind.RUNTIME:
                 index = tunable.line - 1
-                lines[index] = re.sub(r"(\sdefault\s+)\S+", rf"\g<1>{value}", lines[index], count=1)
+                lines[index] = _RUNTIME.sub(rf"\g<1>{text}", lines[index])
             else:
                 index = tunable.line
-                lines[index] = _define(lines[index], name, str(value))
+                lines[index] = _define(lines[index], name, text)
         return "\n".join(lines)
 
     def build_text(self) -> str:
@@ -147,16 +155,13 @@ class Kernel:
     def frozen_text(self) -> str:
         """Returns all that agents must not change: text outside evolve regions, values blanked."""
         text = self.render({t.name: t.values[0] for t in self.tunables})
-        lines = text.split("\n")
-        for region in self.regions:
-            for index in range(region.first - 1, region.last):
-                lines[index] = "\0"
-        return "\n".join(line for line in lines if line != "\0")
+        free = {line for r in self.regions for line in range(r.first, r.last + 1)}
+        lines = enumerate(text.split("\n"), start=1)
+        return "\n".join(line for number, line in lines if number not in free)
 
     def token_hash(self) -> str:
         """Returns a hash of the meaning of the text: tokens without comments, plus the configuration."""
-        body = _COMMENT.sub(" ", self.source)
-        tokens = _TOKEN.findall(body)
+        tokens = _tokens(self.source)
         values = [f"{name}={value}" for name, value in sorted(self.configuration.items())]
         return hashlib.sha256("\0".join([*tokens, *values]).encode()).hexdigest()[:16]
 
@@ -173,7 +178,12 @@ class Kernel:
                 word = str(self.configuration.get(rule.tunable, ""))
                 items[rule.field] = word.lower().removeprefix(rule.tunable.lower() + "_")
             elif rule.expression is not None:
-                items[rule.field] = str(int(rule.expression.number(values)))
+                try:
+                    items[rule.field] = str(int(rule.expression.number(values)))
+                except ExpressionError as error:
+                    raise DefinitionError(
+                        self.file, f"directive {rule.field}", str(error)
+                    ) from error
             else:
                 items[rule.field] = rule.word or ""
         try:
@@ -192,6 +202,7 @@ def parse_kernel(source: str, file: str = "kernel.cpp") -> Kernel:
     tunables: dict[str, Tunable] = {}
     regions: list[Region] = []
     rules: list[_DirectiveRule] = []
+    rule_lines: list[str] = []
     opened: tuple[str, int] | None = None
     for number, line in enumerate(lines, start=1):
         mark = _MARK.match(line)
@@ -205,13 +216,17 @@ def parse_kernel(source: str, file: str = "kernel.cpp") -> Kernel:
                 raise DefinitionError(file, where, f"tunable {tunable.name} is declared twice")
             tunables[tunable.name] = tunable
         elif body.startswith("directive"):
-            rules.append(_parse_directive(body, where, file))
-        elif body.startswith("evolve begin"):
+            rule = _parse_directive(body, where, file)
+            if any(other.field == rule.field for other in rules):
+                raise DefinitionError(file, where, f"directive {rule.field} is declared twice")
+            rules.append(rule)
+            rule_lines.append(where)
+        elif re.match(r"evolve begin(\s|$)", body):
             if opened:
                 raise DefinitionError(file, where, f"evolve region opened twice (line {opened[1]})")
             name = body.removeprefix("evolve begin").strip() or f"region {len(regions) + 1}"
             opened = (name, number)
-        elif body.startswith("evolve end"):
+        elif body == "evolve end":
             if not opened:
                 raise DefinitionError(file, where, "evolve end without a begin")
             regions.append(Region(opened[0], opened[1] + 1, number - 1))
@@ -222,6 +237,9 @@ def parse_kernel(source: str, file: str = "kernel.cpp") -> Kernel:
             )
     if opened:
         raise DefinitionError(file, f"line {opened[1]}", "evolve region is never closed")
+    for where, rule in zip(rule_lines, rules, strict=True):
+        if rule.tunable is not None and rule.tunable not in tunables:
+            raise DefinitionError(file, where, f"no tunable {rule.tunable} is declared")
     return Kernel(file, source, tuple(tunables.values()), tuple(regions), tuple(rules))
 
 
@@ -249,6 +267,8 @@ def _parse_tunable(body: str, lines: Sequence[str], number: int, file: str) -> T
             raise DefinitionError(file, where, "the values of a runtime tunable are integers")
         text = match["default"]
     else:
+        if match["default"] is not None:
+            raise DefinitionError(file, where, "only a runtime tunable has a 'default'")
         following = lines[number] if number < len(lines) else ""
         define = re.match(rf"^\s*#\s*define\s+{match['name']}\s+(\S+)", following)
         if not define:
@@ -270,6 +290,17 @@ def _parse_directive(body: str, where: str, file: str) -> _DirectiveRule:
     except ExpressionError as error:
         raise DefinitionError(file, where, str(error)) from error
     return _DirectiveRule(match["field"], match["tunable"], expression, match["word"])
+
+
+def _tokens(text: str) -> list[str]:
+    """Splits C++ into tokens; a preprocessor line keeps its end, which is part of its meaning."""
+    found: list[str] = []
+    for match in _TOKEN.finditer(text):
+        if match["line"] is not None:
+            found += ["#", *_tokens(match["line"].lstrip()[1:]), "\n"]
+        elif match["comment"] is None:
+            found.append(match[0])
+    return found
 
 
 def _value(word: str) -> Value:

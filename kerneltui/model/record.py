@@ -7,6 +7,7 @@ else. Canonical JSON has sorted keys, no spaces and no NaN; times are integers i
 from __future__ import annotations
 
 import json
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -24,22 +25,39 @@ _Decoder = Callable[[Any], Any]
 
 
 def canonical_json(value: object) -> bytes:
-    """Encodes plain data or a record as canonical JSON."""
-    return json.dumps(
-        to_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode("utf-8", "surrogateescape")
+    """Encodes plain data or a record as canonical JSON.
+
+    Raises:
+        RecordError: Something in it has no JSON form, such as a number that is not finite.
+    """
+    try:
+        text = json.dumps(
+            to_plain(value),
+            sort_keys=True,
+            separators=(",", ":"),
+            ensure_ascii=False,
+            allow_nan=False,
+        )
+    except ValueError as error:
+        raise RecordError(f"no JSON form: {error}") from error
+    # A lone surrogate, as from bytes that are no UTF-8, becomes `\udc80`: JSON's own escape for it.
+    return text.encode("utf-8", "backslashreplace")
 
 
 def parse_json(data: bytes) -> Any:
     """Decodes JSON.
 
     Raises:
-        RecordError: The bytes are not JSON.
+        RecordError: The bytes are not JSON; NaN and Infinity are not.
     """
     try:
-        return json.loads(data)
+        return json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"not JSON: {error}") from error
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def to_plain(value: object) -> Any:
@@ -92,7 +110,7 @@ def _decoder(kind: Any) -> _Decoder:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _enum_decoder(kind)
     if kind is float:
-        return lambda data: float(_expect(data, (int, float), "a number", no_bool=True))
+        return _finite
     if kind is int:
         return lambda data: _expect(data, int, "an integer", no_bool=True)
     if kind in (str, bool):
@@ -106,6 +124,17 @@ def _expect(data: Any, kind: Any, what: str, *, no_bool: bool = False) -> Any:
     if not isinstance(data, kind) or (no_bool and isinstance(data, bool)):
         raise RecordError(f"expected {what}, found {type(data).__name__}")
     return data
+
+
+def _finite(data: Any) -> float:
+    number = _expect(data, (int, float), "a number", no_bool=True)
+    try:
+        number = float(number)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise RecordError("expected a finite number")
+    return number
 
 
 def _union_decoder(args: tuple[Any, ...]) -> _Decoder:

@@ -100,6 +100,10 @@ def _candidates() -> dict[str, Candidate]:
     return {}
 
 
+def _number_order(item: tuple[str, Candidate]) -> tuple[int, str]:
+    return len(item[0]), item[0]
+
+
 def _shapes() -> dict[str, ShapeCalibration]:
     return {}
 
@@ -142,6 +146,11 @@ class State:
     budget_candidates: int | None = None
     budget_ns: int | None = None
     ended: str = ""
+
+    def __post_init__(self) -> None:
+        # Canonical JSON sorts names as text, where c10000 comes before c9999; the order of the proposals
+        # must be the same for a state that was folded and one that was read back.
+        self.candidates = dict(sorted(self.candidates.items(), key=_number_order))
 
     def state_of(self, candidate: str) -> CandidateState:
         """Returns the word on screen for a candidate."""
@@ -300,7 +309,9 @@ class State:
             return
         action = event.action
         if action is Decision.REDO:
-            action = event.of or Decision.ACCEPT
+            if not self.undone or self.undone[-1].candidate != event.candidate:
+                raise RecordError(f"a redo of '{event.candidate}', which was not undone last")
+            action = self.undone[-1].action
             self.undone = self.undone[:-1]
         else:
             self.undone = ()
@@ -329,6 +340,8 @@ class State:
         if not self.decisions:
             raise RecordError("an undo without a decision")
         record = self.decisions[-1]
+        if record.candidate != event.candidate:
+            raise RecordError(f"an undo of '{event.candidate}', which was not decided last")
         self.decisions = self.decisions[:-1]
         self.undone = (*self.undone, record)
         self.candidates[record.candidate] = replace(
@@ -356,9 +369,9 @@ class State:
     def _constrain(self, event: ConstraintSet) -> None:
         constraint = Constraint(event.kind, event.field, event.value)
         others = [c for c in self.constraints if c != constraint]
-        if event.kind is ConstraintKind.PIN:
+        if event.active and event.kind is ConstraintKind.PIN:
             others = [c for c in others if c.kind is not ConstraintKind.PIN]
-        if event.kind is ConstraintKind.FORCE:
+        if event.active and event.kind is ConstraintKind.FORCE:
             others = [c for c in others if (c.kind, c.field) != (event.kind, event.field)]
         self.constraints = (*others, constraint) if event.active else tuple(others)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, cast
 
 from kerneltui.model.errors import DefinitionError, ExpressionError
-from kerneltui.model.expression import Expression, parse_expression
+from kerneltui.model.expression import Expression
+from kerneltui.model.toml_table import TableReader
 
 __all__ = [
     "DTYPE_BYTES",
@@ -35,6 +35,7 @@ DTYPE_BYTES = {
 }
 SCHEMA = 1
 _TAGS = ("tune", "test", "hidden")
+_NOT_DIMENSIONS = ("RANKS", "name", "ranks", "tags")  # keys of a shape that mean something else
 
 
 class Role(StrEnum):
@@ -190,23 +191,22 @@ def parse_workload(text: str, folder: Path) -> Workload:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise DefinitionError(file, "TOML", str(error)) from error
-    reader = _Reader(file, "", table)
+    reader = TableReader(file, "", table)
     schema = reader.integer("schema")
     if schema != SCHEMA:
         raise DefinitionError(file, "schema", f"is {schema}, this kerneltui reads {SCHEMA}")
     dimensions = reader.words("dimensions")
+    _check_dimensions(reader, dimensions)
     targets = {name: _target(part, name) for name, part in reader.tables("target").items()}
     if not targets:
         raise DefinitionError(file, "target", "expected at least one [target.NAME] table")
     ranks = next(iter(targets.values())).ranks
     shapes = tuple(_shape(part, dimensions, ranks) for part in reader.list_of_tables("shape"))
-    names = [shape.name for shape in shapes]
-    doubled = [name for name in names if names.count(name) > 1]
-    if doubled:
-        raise DefinitionError(file, "shape", f"{doubled[0]} is listed twice")
+    _check_single(file, "shape", [shape.name for shape in shapes])
     if not any("tune" in shape.tags for shape in shapes):
         raise DefinitionError(file, "shape", "expected at least one shape with the tag 'tune'")
     tensors = tuple(_tensor(part) for part in reader.list_of_tables("tensor"))
+    _check_single(file, "tensor", [tensor.name for tensor in tensors])
     if not any(tensor.role in (Role.OUTPUT, Role.INOUT) for tensor in tensors):
         raise DefinitionError(file, "tensor", "expected at least one with role 'output'")
     workload = Workload(
@@ -229,27 +229,49 @@ def parse_workload(text: str, folder: Path) -> Workload:
     return workload
 
 
+def _check_dimensions(reader: TableReader, dimensions: tuple[str, ...]) -> None:
+    if not dimensions:
+        raise reader.error("dimensions", "expected at least one name")
+    for name in dimensions:
+        if not name.isidentifier() or name in _NOT_DIMENSIONS or dimensions.count(name) > 1:
+            what = f"expected a name of its own, such as M, found '{name}'"
+            raise reader.error("dimensions", what)
+
+
+def _check_single(file: str, key: str, names: list[str]) -> None:
+    doubled = [name for name in names if names.count(name) > 1]
+    if doubled:
+        raise DefinitionError(file, key, f"{doubled[0]} is listed twice")
+
+
 def _check_expressions(workload: Workload, file: str) -> None:
     """Evaluates every expression once, so that a wrong name is found now and not in a session."""
-    shape = workload.shapes[0]
-    try:
-        for tensor in workload.tensors:
-            extent = tensor.extent(shape)
-            if tensor.shard is not None and tensor.shard >= len(extent):
-                raise DefinitionError(file, f"tensor {tensor.name}.shard", "no such axis")
-        limit = workload.limit
-        for part in (
-            limit.flops,
-            limit.memory_bytes,
-            limit.link_bytes,
-            workload.tolerance.reduction,
-        ):
-            part.number(shape.values)
-    except ExpressionError as error:
-        raise DefinitionError(file, "expression", str(error)) from error
+    for tensor in workload.tensors:
+        if tensor.shard is not None and tensor.shard >= len(tensor.shape):
+            raise DefinitionError(file, f"tensor {tensor.name}.shard", "no such axis")
+    for shape in workload.shapes:
+        for key, expression, least in _expressions(workload):
+            try:
+                value = expression.number(shape.values)
+            except ExpressionError as error:
+                raise DefinitionError(file, key, f"{error} (shape {shape.name})") from error
+            if value < least:
+                problem = f"is {value:g} for shape {shape.name}, expected at least {least}"
+                raise DefinitionError(file, key, problem)
 
 
-def _target(reader: _Reader, name: str) -> TargetSpec:
+def _expressions(workload: Workload) -> Iterator[tuple[str, Expression, int]]:
+    """Yields every expression with its key and the least value that makes sense."""
+    for tensor in workload.tensors:
+        for axis in tensor.shape:
+            yield f"tensor {tensor.name}.shape", axis, 1
+    yield "limit.flops", workload.limit.flops, 0
+    yield "limit.memory_bytes", workload.limit.memory_bytes, 0
+    yield "limit.link_bytes", workload.limit.link_bytes, 0
+    yield "tolerance.reduction", workload.tolerance.reduction, 1
+
+
+def _target(reader: TableReader, name: str) -> TargetSpec:
     spec = TargetSpec(
         name=name,
         ranks=reader.integer("ranks", minimum=1),
@@ -261,7 +283,7 @@ def _target(reader: _Reader, name: str) -> TargetSpec:
     return spec
 
 
-def _shape(reader: _Reader, dimensions: tuple[str, ...], default_ranks: int) -> Shape:
+def _shape(reader: TableReader, dimensions: tuple[str, ...], default_ranks: int) -> Shape:
     values = {name: reader.integer(name, minimum=1) for name in dimensions}
     tags = reader.words("tags")
     for tag in tags:
@@ -275,13 +297,13 @@ def _shape(reader: _Reader, dimensions: tuple[str, ...], default_ranks: int) -> 
     return shape
 
 
-def _tensor(reader: _Reader) -> Tensor:
+def _tensor(reader: TableReader) -> Tensor:
     tensor = Tensor(
         name=reader.word("name"),
         dtype=reader.choice("dtype", DTYPE_BYTES),
         shape=tuple(reader.expression_text(axis, "shape") for axis in reader.words("shape")),
         role=Role(reader.choice("role", [role.value for role in Role])),
-        shard=reader.optional_integer("shard"),
+        shard=reader.optional_integer("shard", minimum=0),
         symmetric=reader.flag("symmetric"),
         packed=reader.flag("packed"),
         distribution=reader.choice("distribution", ("normal", "uniform"), default="normal"),
@@ -290,7 +312,7 @@ def _tensor(reader: _Reader) -> Tensor:
     return tensor
 
 
-def _tolerance(reader: _Reader) -> Tolerance:
+def _tolerance(reader: TableReader) -> Tolerance:
     tolerance = Tolerance(
         factor=reader.number("factor"),
         reduction=reader.expression("reduction"),
@@ -300,7 +322,7 @@ def _tolerance(reader: _Reader) -> Tolerance:
     return tolerance
 
 
-def _limit(reader: _Reader) -> Limit:
+def _limit(reader: TableReader) -> Limit:
     limit = Limit(
         flops=reader.expression("flops"),
         memory_bytes=reader.expression("memory_bytes"),
@@ -308,102 +330,3 @@ def _limit(reader: _Reader) -> Limit:
     )
     reader.finish()
     return limit
-
-
-_MISSING: Any = object()
-
-
-class _Reader:
-    """Takes typed values out of a TOML table and names the key when one does not fit."""
-
-    def __init__(self, file: str, prefix: str, table: Mapping[str, Any]) -> None:
-        self._file = file
-        self._prefix = prefix
-        self._table = table
-        self._taken: set[str] = set()
-
-    def error(self, key: str, problem: str) -> DefinitionError:
-        return DefinitionError(self._file, f"{self._prefix}{key}", problem)
-
-    def finish(self) -> None:
-        unknown = [key for key in self._table if key not in self._taken]
-        if unknown:
-            known = ", ".join(sorted(self._taken))
-            raise self.error(unknown[0], f"unknown key; known here: {known}")
-
-    def _take(self, key: str, kinds: type | tuple[type, ...], what: str, default: Any) -> Any:
-        self._taken.add(key)
-        value = self._table.get(key, default)
-        if value is _MISSING:
-            raise self.error(key, f"is missing, expected {what}")
-        if value is not default and (
-            not isinstance(value, kinds) or (isinstance(value, bool) and bool not in _tuple(kinds))
-        ):
-            raise self.error(key, f"expected {what}, found {value!r}")
-        return value
-
-    def word(self, key: str, default: str = _MISSING) -> str:
-        return self._take(key, str, "a text", default)
-
-    def number(self, key: str) -> float:
-        return float(self._take(key, (int, float), "a number", _MISSING))
-
-    def integer(self, key: str, *, minimum: int | None = None, default: int = _MISSING) -> int:
-        value: int = self._take(key, int, "an integer", default)
-        if minimum is not None and value < minimum:
-            raise self.error(key, f"is {value}, expected at least {minimum}")
-        return value
-
-    def optional_integer(self, key: str) -> int | None:
-        return self._take(key, int, "an integer", None)
-
-    def flag(self, key: str) -> bool:
-        return self._take(key, bool, "true or false", False)
-
-    def choice(self, key: str, legal: Any, default: str = _MISSING) -> str:
-        value = self.word(key, default)
-        if value not in legal:
-            raise self.error(key, f"'{value}' is not one of {', '.join(legal)}")
-        return value
-
-    def words(self, key: str, default: tuple[str, ...] = _MISSING) -> tuple[str, ...]:
-        value: Any = self._take(key, list, "a list of texts", default)
-        if value is default:
-            return default
-        items = cast("list[Any]", value)
-        if not all(isinstance(item, str) for item in items):
-            raise self.error(key, f"expected a list of texts, found {items!r}")
-        return tuple(items)
-
-    def expression(self, key: str) -> Expression:
-        return self.expression_text(
-            str(self._take(key, (str, int), "an expression", _MISSING)), key
-        )
-
-    def expression_text(self, text: str, key: str) -> Expression:
-        try:
-            return parse_expression(text)
-        except ExpressionError as error:
-            raise self.error(key, str(error)) from error
-
-    def table(self, key: str) -> _Reader:
-        value: Any = self._take(key, dict, "a table", _MISSING)
-        return _Reader(self._file, f"{self._prefix}{key}.", value)
-
-    def tables(self, key: str) -> dict[str, _Reader]:
-        value: Any = self._take(key, dict, "tables", _MISSING)
-        return {
-            name: _Reader(self._file, f"{self._prefix}{key}.{name}.", part)
-            for name, part in cast("dict[str, Any]", value).items()
-        }
-
-    def list_of_tables(self, key: str) -> list[_Reader]:
-        value: Any = self._take(key, list, f"[[{key}]] tables", _MISSING)
-        return [
-            _Reader(self._file, f"{self._prefix}{key}[{index}].", part)
-            for index, part in enumerate(cast("list[Any]", value))
-        ]
-
-
-def _tuple(kinds: type | tuple[type, ...]) -> tuple[type, ...]:
-    return kinds if isinstance(kinds, tuple) else (kinds,)
