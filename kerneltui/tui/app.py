@@ -105,13 +105,12 @@ class KernelTui(App[Quit], inherit_bindings=False):
     def base(self) -> PanelScreen | None:
         """The screen below all dialogs."""
         screen = self.screen_stack[0] if self.screen_stack else None
-        return screen if isinstance(screen, PanelScreen) and screen.is_mounted else None
+        return screen if isinstance(screen, PanelScreen) else None
 
     def on_mount(self) -> None:
-        """Starts the engine in the background."""
+        """Prepares for ctrl+z. The engine is started by the screen, once it can take what comes."""
         # After ctrl+z and fg the terminal is blank until everything is drawn again.
         self.app_resume_signal.subscribe(self, lambda _app: self.refresh(layout=True))
-        self.reconnect()
 
     # Connecting
 

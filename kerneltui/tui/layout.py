@@ -197,7 +197,7 @@ def plan_replay(
                 0, 0, width, (Panel.HEADER, 1), (focused, body), (Panel.STRIP, 1), (Panel.FOOTER, 1)
             )
         )
-    timeline = 4 if height < 20 else 5
+    timeline = 4
     panels: dict[Panel, Rect] = {Panel.HEADER: Rect(0, 0, width, 1)}
     panels |= _stack(0, 1, width, (Panel.TIMELINE, timeline))
     rest = body - timeline
@@ -214,7 +214,7 @@ def plan_replay(
             (Panel.BENCH, bench),
         )
     else:
-        left = min(60, width * 2 // 5)
+        left = min(72, width * 9 // 20)
         panels |= _stack(0, top, left, (Panel.EVENTS, rest))
         panels |= _stack(left, top, width - left, (Panel.MAIN, rest - bench), (Panel.BENCH, bench))
     panels |= _stack(0, top + rest, width, (Panel.STRIP, 1), (Panel.FOOTER, 1))

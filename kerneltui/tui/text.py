@@ -7,16 +7,57 @@ terminal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import overload
 
 from rich.cells import cell_len, set_cell_size
 
-__all__ = ["Line", "Span", "clean", "cut", "fit", "join", "line_width", "pad", "plain", "wrap"]
+__all__ = [
+    "LazyLines",
+    "Line",
+    "Span",
+    "clean",
+    "cut",
+    "fit",
+    "join",
+    "line_width",
+    "pad",
+    "plain",
+    "wrap",
+]
 
 Span = tuple[str, str]
 Line = tuple[Span, ...]
 
 _TAB = 4
+
+
+class LazyLines(Sequence[Line]):
+    """So many lines, each drawn when it is looked at.
+
+    Args:
+        count: The number of lines.
+        draw: From the index of a line to the line.
+    """
+
+    def __init__(self, count: int, draw: Callable[[int], Line]) -> None:
+        self._count = count
+        self._draw = draw
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Line: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Line]: ...
+    def __getitem__(self, index: int | slice) -> Line | Sequence[Line]:
+        """Draws a line, or several."""
+        if isinstance(index, slice):
+            return [self._draw(i) for i in range(*index.indices(self._count))]
+        if not -self._count <= index < self._count:
+            raise IndexError(index)
+        return self._draw(index % self._count)
 
 
 def clean(text: str) -> str:

@@ -147,7 +147,7 @@ _STYLES: dict[str, tuple[str, str]] = {
     "add-plain": ("", "green"),
     "del-plain": ("", "red"),
     "hunk": (f"{_CYAN} on #1b232c", "cyan"),
-    "hunk-current": (f"bold {_GROUND} on {_FOCUS}", "bold black on cyan"),
+    "hunk-current": (f"bold {_FOCUS} on #22344c", "bold black on cyan"),
     "off": (f"{_FAINT} not bold", "dim"),
     "fold": (_FAINT, "dim"),
     # Chart

@@ -20,6 +20,8 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
+from tui_session import LOGS, SECOND, Session, record
+
 from kerneltui.model.candidate import DecisionKind
 from kerneltui.model.command import (
     Accept,
@@ -57,7 +59,6 @@ from kerneltui.model.event import (
 from kerneltui.model.frames import FrameReader, encode_frame
 from kerneltui.model.record import parse_json, to_plain
 from kerneltui.model.state import State, fold
-from tui_session import LOGS, SECOND, Session, record
 
 ROUNDS = 22
 log_file: list[Path] = []
@@ -113,7 +114,7 @@ class Paper:
     def scene(self) -> list[Progress]:
         at = self.now - 14 * SECOND
         return [
-            Progress("phase", "slow", "proposing c0031", at=at),
+            Progress("phase", "slow", "proposing c0032", at=at),
             Progress("phase", "fast", "waits: bench c0029", at=at),
             Progress("round", "c0029", "", 13, ROUNDS, at),
             Progress("job", "c0028", "g++ -O3 -march=native   4.1 s   cached: no"),
@@ -170,7 +171,7 @@ class Paper:
             case ReadNotes():
                 return {"text": "{}"}
             case Accept(hunks=hunks) if hunks is not None:
-                return {"text": "c0032 proposed from the chosen hunks"}
+                return {"text": "c0033 proposed from the chosen hunks"}
             case _:
                 return {}
 
@@ -292,7 +293,11 @@ def main() -> int:
         log_file.append(Path(options.commands))
 
     def paper() -> Paper:
-        return Paper(record(), writer=not options.readonly, replay=options.replay)
+        return Paper(
+            record(time.time_ns() - 640 * SECOND),
+            writer=not options.readonly,
+            replay=options.replay,
+        )
 
     if not options.terminal:
         path = Path(options.socket)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kerneltui.model.candidate import AgentName, Failure, Origin
 from kerneltui.model.directive import Backend, Directive, Issuer, Placement, Sync
@@ -414,7 +414,7 @@ class Session:
 
     def whole(
         self, id_: str, parent: str, kernel: Kernel, reason: str, speed: float, **more
-    ) -> None:  # noqa: ANN003
+    ) -> None:
         wide = more.pop("wide", 1.0)
         quarantine = more.pop("quarantine", "")
         self.propose(id_, parent, kernel, reason, **more)
@@ -424,9 +424,9 @@ class Session:
         self.measure(id_, speed, wide=wide, quarantine=quarantine)
 
 
-def record() -> Session:
-    """Returns the session: 31 candidates, five of them still to be decided, one on the bench."""
-    s = Session()
+def record(start: int = START) -> Session:
+    """Returns the session: 31 candidates, four of them still to be decided, one on the bench."""
+    s = Session(at=start)
     s.open()
     base = Kernel()
     s.whole(
@@ -572,6 +572,15 @@ def record() -> Session:
         1.613,
         generation=9,
         inspiration="c0014",
+    )
+    s.whole(
+        "c0031",
+        "c0025",
+        replace(s.kernels["c0025"], sync="world", chunk=24),
+        "one flag for all rows, smaller chunks",
+        s.speed["c0025"] * 1.004,
+        generation=9,
+        wide=2.2,
     )
     note = (
         "c0025 spends a fifth of the tall shape on flags: one line per chunk and peer. Twice the "

@@ -43,7 +43,9 @@ def agents_summary(state: State, live: Live, now: int) -> Line:
             spans.append((f" {elapsed(now - activity.since)}", "dim"))
         parts.append(tuple(spans))
     if not parts and not state.ended:
-        parts.append((("agents idle", "dim"),))
+        said = state.messages[-1] if state.messages else None
+        text = f"{said.agent}: {clean(said.text)}" if said else "agents idle"
+        parts.append(((text, "dim"),))
     if state.paused:
         parts.insert(0, (("PAUSED", "warn"),))
     if state.ended:

@@ -20,7 +20,7 @@ from kerneltui.tui.view import Live
 
 __all__ = ["Row", "Sort", "candidate_line", "details", "footer_text", "matches", "rows"]
 
-_MAX_DEPTH = 6
+_MAX_DEPTH = 5
 _RUNNING = (
     CandidateState.BENCH,
     CandidateState.CHECK,
@@ -74,7 +74,7 @@ def rows(state: State, *, sort: Sort, needle: str = "", tree: bool = False) -> S
     words = {id_: state.state_of(id_) for id_ in state.candidates}
     kept = [c for c in state.candidates.values() if matches(c, words[c.id], needle)]
     if tree and not needle:
-        return _tree(kept)
+        return _tree(state)
     newest = {c.id: number for number, c in enumerate(state.candidates.values())}
     if sort is Sort.PENDING:
         kept.sort(key=lambda c: (_ORDER[words[c.id]], -newest[c.id]))
@@ -85,38 +85,41 @@ def rows(state: State, *, sort: Sort, needle: str = "", tree: bool = False) -> S
     return [Row(c.id) for c in kept]
 
 
-def _tree(candidates: Sequence[Candidate]) -> list[Row]:
-    known = {candidate.id for candidate in candidates}
+def _tree(state: State) -> list[Row]:
+    """Returns the tree with the trunk, the way from the seed to the incumbent, in the first column.
+
+    What branches off stands indented below its parent, before the trunk goes on.
+    """
+    candidates = state.candidates
     children: dict[str, list[str]] = {}
     roots: list[str] = []
-    for candidate in candidates:
-        parent = next((p for p in candidate.parents if p in known and p != candidate.id), "")
+    for candidate in candidates.values():
+        parent = next((p for p in candidate.parents if p in candidates and p != candidate.id), "")
         (children.setdefault(parent, []) if parent else roots).append(candidate.id)
+    trunk: set[str] = set()
+    at = state.incumbent
+    while at and at not in trunk and at in candidates:
+        trunk.add(at)
+        at = next(iter(candidates[at].parents), "")
     found: list[Row] = []
-    # Depth first without recursion: a long chain of accepted candidates is deeper than the stack.
+    # Depth first without recursion: a long chain of candidates is deeper than the stack.
     stack = [(id_, "", "") for id_ in reversed(roots)]
     while stack:
         id_, prefix, stem = stack.pop()
         found.append(Row(id_, prefix))
         below = children.get(id_, [])
-        deep = len(stem) >= 2 * _MAX_DEPTH
-        # A node with a single child keeps its column, so that the main line does not walk away.
-        alone = len(below) == 1 and not deep
-        for index, child in reversed(list(enumerate(below))):
-            last = index == len(below) - 1
-            if deep:
+        onward = [child for child in below if child in trunk]
+        aside = [child for child in below if child not in trunk]
+        stack += [(child, "", "") for child in onward]
+        for child in reversed(aside):
+            last = child == aside[-1] and not (onward and not stem)
+            if len(stem) >= 2 * _MAX_DEPTH:
                 stack.append((child, stem[:-2] + "┆ ", stem))
-            elif alone:
-                stack.append((child, stem + "└ " if not stem else stem[:-2] + "└ ", stem or "  "))
             else:
                 stack.append(
                     (child, stem + ("└ " if last else "├ "), stem + ("  " if last else "│ "))
                 )
     return found
-
-
-def _number(value: float, digits: int) -> str:
-    return fit(ratio(value), digits).rstrip().rjust(digits)
 
 
 def candidate_line(state: State, live: Live, row: Row, *, selected: bool, width: int) -> Line:

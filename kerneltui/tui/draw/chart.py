@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from kerneltui.model.candidate import Candidate
 from kerneltui.model.measurement import ShapeCalibration, ShapeMeasurement
 from kerneltui.model.state import State
-from kerneltui.model.statistics import geometric_mean
+from kerneltui.model.statistics import Verdict, geometric_mean
 from kerneltui.tui.format import (
     difference,
     half_width,
@@ -24,12 +24,12 @@ from kerneltui.tui.format import (
     share,
     state_style,
 )
-from kerneltui.tui.text import Line, clean, cut, fit, pad
+from kerneltui.tui.text import Line, clean, cut, fit, line_width, pad
 
 __all__ = ["Bar", "Chart", "chart_lines", "chart_of", "difference_text", "shape_charts", "whisker"]
 
 _FAR = 0.8  # what is slower than this share of the best is drawn as an arrow
-_LABEL = 12
+_LABEL = 11  # cells: an id and its word, or the name of a baseline
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,11 @@ class Chart:
     title: str
     bars: tuple[Bar, ...]
     bound: float | None = None
+    short_title: str = ""
+
+    def title_for(self, width: int) -> str:
+        """Returns the longer title that fits, or else the shorter one."""
+        return self.title if len(self.title) <= width or not self.short_title else self.short_title
 
 
 def chart_of(state: State, candidate: Candidate | None) -> Chart:
@@ -79,9 +84,10 @@ def chart_of(state: State, candidate: Candidate | None) -> Chart:
     rounds = _rounds(candidate)
     shapes = len(state.shapes)
     over = f"geomean of {shapes} shapes" if shapes > 1 else "1 shape"
-    parts = ["ratio to reference", over, "95% CI", *rounds]
-    title = ", ".join(parts) + (f"  ┊ bound {ratio(bound)}" if bound else "")
-    return Chart(title, tuple(bars), bound)
+    limit = f"  ┊ bound {ratio(bound)}" if bound else ""
+    long = ", ".join(["ratio to reference", over, "95% CI", *rounds]) + limit
+    short = ", ".join(["ratio, " + over, "95% CI", *rounds]) + limit
+    return Chart(long, tuple(bars), bound, short)
 
 
 def _rounds(candidate: Candidate | None) -> list[str]:
@@ -159,13 +165,13 @@ def shape_charts(state: State, candidate: Candidate) -> Sequence[Chart]:
             _shape_bar(candidate.id, word, part, "whisker-candidate"),
             Bar(
                 against,
-                "BEST" if against == state.incumbent else "was BEST",
+                "BEST" if against == state.incumbent else "OK",
                 part.reference_ns / part.incumbent_ns,
                 part.reference_ns / part.incumbent_ns,
                 part.reference_ns / part.incumbent_ns,
                 f"{milliseconds(part.incumbent_ns)} ms",
                 "whisker-best",
-                "state-best",
+                "state-best" if against == state.incumbent else "state-ok",
             ),
         )
         title = f"{part.shape}   {difference(part.interval, part.verdict)}"
@@ -187,7 +193,7 @@ def _shape_bar(name: str, word: str, part: ShapeMeasurement, style: str) -> Bar:
     )
 
 
-def difference_text(state: State, candidate: Candidate | None) -> Line:
+def difference_text(state: State, candidate: Candidate | None, width: int) -> Line:
     """Returns the difference line: percent, interval and the word, against whom it was measured."""
     measurement = candidate.measurement if candidate else None
     if candidate is None or measurement is None:
@@ -206,10 +212,13 @@ def difference_text(state: State, candidate: Candidate | None) -> Line:
         (word, f"verdict-{word.lower()}"),
     ]
     slower = len(measurement.slower_shapes)
-    if slower:
+    if slower and measurement.verdict is not Verdict.SLOWER:
         spans.append((f", SLOWER on {slower} of {len(measurement.shapes)}", "verdict-slower"))
     if measurement.quarantine:
-        spans.append((f", quarantined: {clean(measurement.quarantine)}", "state-quar"))
+        spans.append((", quarantined", "state-quar"))
+        reason: Line = ((f": {clean(measurement.quarantine)}", "state-quar"),)
+        if line_width((*spans, *reason)) <= width:
+            spans += reason
     return tuple(spans)
 
 
@@ -279,28 +288,26 @@ def chart_lines(chart: Chart, width: int, height: int) -> Sequence[Line]:
     notes = max((len(bar.note) for bar in bars), default=0)
     narrow = width < 70
     numbers = 8 if narrow else 15
-    area = width - _LABEL - 6 - numbers - notes - 3
+    area = max(width - 1 - _LABEL - numbers - notes - 3, 8)
     window = _window(chart)
     lines: list[Line] = []
     for bar in bars:
-        label_width = _LABEL if bar.word else _LABEL + 5
         value = f"{ratio(bar.middle):>7} "
         if not narrow:
-            value += f"{half_width((bar.high - bar.low) / 2):<7}"
-        head: Line = (
-            (" " + fit(bar.name, label_width - (6 if bar.word else 1)), "ink"),
-            (f"{fit(bar.word, 5)}      " if bar.word else "", bar.word_style),
-            (value, "ink"),
-        )
+            known = bar.high > bar.low
+            value += f"{half_width((bar.high - bar.low) / 2) if known else '':<7}"
+        name = fit(bar.name, 6 if bar.word else _LABEL)
+        word = fit(bar.word, _LABEL - 6) if bar.word else ""
+        head: Line = ((f" {name}", "ink"), (word, bar.word_style), (value, "ink"))
         lines.append(
             pad(
-                (*head, *whisker(bar, window, chart.bound, max(area, 8))),
+                (*head, *whisker(bar, window, chart.bound, area)),
                 width - 1,
                 ((bar.note, "dim"),) if bar.note else (),
             )
         )
     if height > len(bars):
-        lines.append(((" " * (_LABEL + 5 + numbers), ""), *_axis(window, max(area, 8))))
+        lines.append(((" " * (1 + _LABEL + numbers), ""), *_axis(window, area)))
     return [cut(line, width) for line in lines]
 
 

@@ -37,7 +37,7 @@ def header_line(snapshot: Snapshot, now: int, width: int) -> Line:
         (((f"{pending} pending", "state-pend" if pending else "dim"),), 0),
         (((f"best {ratio(measured.ratio)}", "good"),) if measured else (), 4),
         (((elapsed(now - state.opened_at), "dim"),) if state.opened_at else (), 5),
-        (_budget(state, now), 6),
+        (_budget(state), 6),
     ]
     if state.paused:
         parts.insert(1, ((("PAUSED", "warn"),), 0))
@@ -49,13 +49,10 @@ def header_line(snapshot: Snapshot, now: int, width: int) -> Line:
     return ()
 
 
-def _budget(state: State, now: int) -> Line:
-    spent: list[str] = []
-    if state.budget_candidates:
-        spent.append(f"{(len(state.candidates) - 1) / state.budget_candidates:.0%} candidates")
-    if state.budget_ns:
-        spent.append(f"{max(0, now - state.opened_at) / state.budget_ns:.0%} time")
-    return ((f"budget {' '.join(spent)}", "dim"),) if spent else ()
+def _budget(state: State) -> Line:
+    if not state.budget_candidates:
+        return ()
+    return ((f"{len(state.candidates) - 1} of {state.budget_candidates} candidates", "dim"),)
 
 
 def _banner(snapshot: Snapshot) -> Line:

@@ -28,29 +28,31 @@ def bench_table(state: State, candidate: Candidate, width: int) -> Sequence[Line
     measurement = candidate.measurement
     if measurement is None:
         return [((f" {candidate.id} has no measurement: {_why_unmeasured(candidate)}", "dim"),)]
-    names = max(5, *(len(part.shape) for part in measurement.shapes))
-    wide = width >= names + 70
-    head = f" {'shape':<{names}} {'ms':>9} {'BEST ms':>9}"
-    head += f" {'ref ms':>9}" if wide else ""
-    head += f" {'ratio':>8} {'vs BEST %':>14}  {'verdict':<8}{'bound':>7}"
-    lines: list[Line] = [((head, "dim"),)]
+    names = max(7, *(len(part.shape) for part in measurement.shapes))
+    room = width - names
+    # What goes first when it gets narrow: the reference's name, its time, the interval.
+    named, referenced, interval = room >= 84, room >= 72, room >= 61
+    head = f" {'shape':<{names}} {'ms':>8} {'BEST ms':>8}"
+    head += f" {'ref ms':>8}" if referenced else ""
+    head += f" {'ratio':>7} {'vs BEST %' if interval else 'vs %':>{14 if interval else 6}}"
+    lines: list[Line] = [((f"{head}  {'verdict':<8}{'bound':>6}", "dim"),)]
     for part in measurement.shapes:
         middle, low, high = percent_change(part.interval)
-        change = f"{middle:+.1f}" if width < 70 else f"{low:+.1f},{high:+.1f}"
+        change = f"{low:+.1f},{high:+.1f}" if interval else f"{middle:+.1f}"
         row: list[tuple[str, str]] = [
             (f" {fit(clean(part.shape), names)}", "ink"),
-            (f" {milliseconds(part.candidate_ns):>9}", "strong"),
-            (f" {milliseconds(part.incumbent_ns):>9}", "dim"),
+            (f" {milliseconds(part.candidate_ns):>8}", "strong"),
+            (f" {milliseconds(part.incumbent_ns):>8}", "dim"),
         ]
-        if wide:
-            row.append((f" {milliseconds(part.reference_ns):>9}", "dim"))
+        if referenced:
+            row.append((f" {milliseconds(part.reference_ns):>8}", "dim"))
         row += [
-            (f" {ratio(part.ratio):>8}", "ink"),
-            (f" {change:>14}  ", "dim"),
+            (f" {ratio(part.ratio):>7}", "ink"),
+            (f" {change:>{14 if interval else 6}}  ", "dim"),
             (f"{part.verdict:<8}", verdict_style(part.verdict)),
-            (f"{share(part.bound_share):>7}", "dim"),
+            (f"{share(part.bound_share):>6}", "dim"),
         ]
-        if wide and width >= names + 90:
+        if named:
             row.append((f"  {clean(part.reference)}, n={part.rounds}", "faint"))
         lines.append(cut(tuple(row), width))
     lines += _summary(state, candidate, names)
@@ -74,9 +76,9 @@ def _summary(state: State, candidate: Candidate, names: int) -> Sequence[Line]:
             (f"  {ratio(measurement.ratio)}", "strong"),
             (f"   vs {measurement.against} ", "dim"),
             (difference(measurement.geomean, measurement.verdict), "ink"),
-            (f"   {share(measurement.bound_share)} of bound", "dim"),
         ),
-        ((f" {confirmed}; FASTER and SLOWER begin at {measurement.delta * 100:.1f}%", "dim"),),
+        ((f" {share(measurement.bound_share)} of the bound, {confirmed}", "dim"),),
+        ((f" FASTER and SLOWER begin at {measurement.delta * 100:.1f}%", "dim"),),
     ]
     if measurement.quarantine:
         lines.append(((f" quarantined: {clean(measurement.quarantine)}", "state-quar"),))
@@ -174,7 +176,7 @@ def _named(name: str, text: str, width: int) -> Sequence[Line]:
     ]
 
 
-def machine_lines(state: State, now: int, width: int, height: int) -> Sequence[Line]:
+def machine_lines(state: State, width: int, height: int) -> Sequence[Line]:
     """Returns the machine panel: processor, tools, noise, budget and constraints."""
     environment = state.environment
     lines: list[Line] = []
@@ -198,7 +200,7 @@ def machine_lines(state: State, now: int, width: int, height: int) -> Sequence[L
     else:
         budget.append(f"{attempted} candidates")
     if state.budget_ns is not None:
-        budget.append(f"{elapsed(now - state.opened_at)} of {elapsed(state.budget_ns)}")
+        budget.append(f"{elapsed(state.budget_ns)} at most")
     add("budget", ", ".join(budget))
     if "sandbox" in environment:
         add("sandbox", environment["sandbox"])

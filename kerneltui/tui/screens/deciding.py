@@ -52,27 +52,16 @@ class Deciding:
         snapshot, state = screen.snapshot, screen.snapshot.state
         now = screen.owner.monotonic()
         match id_:
-            case "candidate.accept":
-                return decide.accept_refusal(snapshot, screen.displayed, now)
-            case "candidate.accept_rule":
+            case "candidate.accept" | "candidate.accept_rule":
                 refusal = decide.accept_refusal(snapshot, screen.displayed, now)
-                if not refusal and screen.displayed and screen.displayed.partial is not None:
-                    return (
-                        "select all hunks first; a part is measured again before it can be accepted"
-                    )
+                part = screen.displayed is not None and screen.displayed.partial is not None
+                if not refusal and part and id_ == "candidate.accept_rule":
+                    return "select all hunks first; a part is measured again before that"
                 return refusal
             case "candidate.reject" | "candidate.reject_note":
                 return decide.reject_refusal(snapshot, screen.displayed, now)
-            case "candidate.rebench":
-                return screen.may_send() or self._rebench_refusal()
-            case "candidate.edit":
-                return screen.may_send() or (
-                    "" if screen.loaded else "the kernel is not loaded yet"
-                )
-            case "decision.undo" if not state.decisions:
-                return screen.may_send() or "there is no decision to undo"
-            case "decision.redo" if not state.undone:
-                return screen.may_send() or "there is no undone decision"
+            case "candidate.rebench" | "candidate.edit" | "decision.undo" | "decision.redo":
+                return screen.may_send() or self._nothing_to_do(id_)
             case "engine.take_over":
                 return self._take_over_refusal()
             case "engine.reconnect":
@@ -81,6 +70,16 @@ class Deciding:
                 return "leave the session and run: kerneltui replay " + (state.session or "SESSION")
             case _:
                 return screen.may_send() if id_ in _SENDING else ""
+
+    def _nothing_to_do(self, id_: str) -> str:
+        screen, state = self._screen, self._screen.snapshot.state
+        if id_ == "candidate.edit":
+            return "" if screen.loaded else "the kernel is not loaded yet"
+        if id_ == "decision.undo":
+            return "" if state.decisions else "there is no decision to undo"
+        if id_ == "decision.redo":
+            return "" if state.undone else "there is no undone decision"
+        return self._rebench_refusal()
 
     def _rebench_refusal(self) -> str:
         candidate = self._screen.candidate

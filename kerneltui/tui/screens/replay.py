@@ -27,7 +27,7 @@ from kerneltui.tui.timeline import Timeline, event_text
 from kerneltui.tui.view import Link, Live, Snapshot
 from kerneltui.tui.widgets.lineview import LineView
 from kerneltui.tui.widgets.main import DiffView, MainPanel
-from kerneltui.tui.widgets.timeline import EventRows, TimelineView
+from kerneltui.tui.widgets.timeline import TimelineView, event_rows
 
 if TYPE_CHECKING:
     from kerneltui.tui.app import KernelTui
@@ -90,6 +90,7 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
         self.replan()
         self._line(Panel.EVENTS).focus()
         self.receive(self.snapshot)
+        self.call_after_refresh(self.owner.reconnect)  # the first frame goes first
 
     @property
     def main(self) -> MainPanel:
@@ -173,7 +174,7 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
             return
         row = max((i for i, number in enumerate(self._shown) if number <= self.step), default=0)
         timeline, shown, step = self.timeline, self._shown, self.step
-        events.show(lambda w, _h: EventRows(timeline, shown, step, w), cursor=row)
+        events.show(lambda w, _h: event_rows(timeline, shown, step, w), cursor=row)
         tail = f"/{self._needle}   " if self._needle else ""
         events.border_subtitle = Content(f"{tail}a accept  r reject  f fail  s steer  u undo")
 
@@ -181,8 +182,9 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
         bench = self._line(Panel.BENCH)
         chart = chart_of(state, candidate)
         bench.show(lambda w, h: chart_lines(chart, w, h))
-        bench.border_title = Content(f"3 Bench  measured then: {chart.title}")
-        bench.border_subtitle = Content(plain(difference_text(state, candidate)))
+        room = bench.size.width - 12
+        bench.border_title = Content(f"3 Bench then  {chart.title_for(room - 5)}")
+        bench.border_subtitle = Content(plain(difference_text(state, candidate, room)))
         if candidate is None:
             self.main.diff.wait_for("no candidate yet")
             return

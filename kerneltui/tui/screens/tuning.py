@@ -99,6 +99,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         self.receive(self.snapshot)
         self.main.diff.wait_for("no candidate yet")
         self.set_interval(1.0, self.tick)
+        self.call_after_refresh(self.owner.reconnect)  # the first frame goes first
 
     @property
     def candidates(self) -> CandidatesPanel:
@@ -243,8 +244,9 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
             return lines
 
         view.show(build)
-        view.border_title = Content(f"3 Bench  {chart.title}")
-        text = plain(difference_text(state, candidate))
+        room = view.size.width - 12
+        view.border_title = Content(f"3 Bench  {chart.title_for(room)}")
+        text = plain(difference_text(state, candidate, room))
         view.border_subtitle = Content(text)
 
     def tick(self) -> None:
@@ -257,7 +259,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         agents.show(lambda w, _h: agents_lines(state, live, w))
         agents.border_title = Content(f"4 Agents  {plain(agents_summary(state, live, now))}")
         agents.border_subtitle = Content("follow" if agents.following else "scrolled")
-        self._line(Panel.MACHINE).show(lambda w, h: machine_lines(state, now, w, h))
+        self._line(Panel.MACHINE).show(lambda w, h: machine_lines(state, w, h))
         self.draw_footer()
 
     def add_jobs(self, lines: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from kerneltui.tui.draw.candidates import Row, Sort, candidate_line, details, footer_text, rows
 from kerneltui.tui.keymap import Scope, bindings
-from kerneltui.tui.text import Line
+from kerneltui.tui.text import LazyLines, Line
 from kerneltui.tui.view import Snapshot
 from kerneltui.tui.widgets.lineview import LineView
 
@@ -27,29 +27,6 @@ class CandidateList(LineView, inherit_bindings=False):
     """The list itself; decision keys are bound here and on the diff only."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.DECISION)]
-
-
-class _Rows(Sequence[Line]):
-    """Rows as lines, each drawn when it is looked at."""
-
-    def __init__(self, snapshot: Snapshot, shown: Sequence[Row], selected: str, width: int) -> None:
-        self._snapshot = snapshot
-        self._shown = shown
-        self._selected = selected
-        self._width = width
-
-    def __len__(self) -> int:
-        return len(self._shown)
-
-    def __getitem__(self, index):  # noqa: ANN001, ANN204 - a slice is never asked for
-        row = self._shown[index]
-        return candidate_line(
-            self._snapshot.state,
-            self._snapshot.live,
-            row,
-            selected=row.id == self._selected,
-            width=self._width,
-        )
 
 
 class CandidatesPanel(Vertical):
@@ -113,13 +90,24 @@ class CandidatesPanel(Vertical):
         self._shown = rows(state, sort=self.sort, needle=self.needle, tree=tree)
         ids = [row.id for row in self._shown]
         if self.selected not in ids:
-            pending = next((c.id for c in state.pending() if c.id in ids), "")
+            waiting = {candidate.id for candidate in state.pending()} & set(ids)
+            flat = rows(state, sort=Sort.PENDING) if waiting else ()
+            pending = next((row.id for row in flat if row.id in waiting), "")
             best = state.incumbent if state.incumbent in ids else ""
             self._select(pending or best or (ids[0] if ids else ""))
         index = ids.index(self.selected) if self.selected in ids else 0
         selected, shown = self.selected, self._shown
         if ids:
-            self.list.show(lambda w, _h: _Rows(snapshot, shown, selected, w), cursor=index)
+
+            def build(width: int, height: int) -> Sequence[Line]:
+                def draw(number: int) -> Line:
+                    row = shown[number]
+                    here = row.id == selected
+                    return candidate_line(state, snapshot.live, row, selected=here, width=width)
+
+                return LazyLines(len(shown), draw)
+
+            self.list.show(build, cursor=index)
         else:
             self.list.show(lambda _w, _h: self._empty(snapshot), cursor=0)
         text = footer_text(

@@ -20,6 +20,7 @@ from kerneltui.tui.theme import resolve
 
 __all__ = ["Build", "LineView", "to_strip"]
 
+_COMPARED = 200  # rows; longer texts change when they are shown anew
 Build = Callable[[int, int], Sequence[Line]]
 
 
@@ -106,8 +107,12 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
         width, height = self.size
         if not width:
             return
-        self._lines = self._build(width, height)
-        count = len(self._lines)
+        lines = self._build(width, height)
+        count = len(lines)
+        small = count <= _COMPARED and isinstance(lines, list | tuple)
+        if small and list(lines) == self._lines and not self._has_cursor:
+            return  # nothing to draw, nothing on the wire
+        self._lines = list(lines) if small else lines
         # Only views of code scroll sideways, and those are lists, not lazily built.
         longest = (
             max(map(line_width, self._lines), default=0)
@@ -129,10 +134,15 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
     def _reveal(self) -> None:
         height = self.size.height
         top = self.scroll_offset.y
-        if self.cursor < top:
-            self.scroll_to(y=self.cursor, animate=False, force=True)
-        elif self.cursor >= top + height > 0:
-            self.scroll_to(y=self.cursor - height + 1, animate=False, force=True)
+        # A few rows around the cursor stay in view, so that one sees what comes next.
+        margin = min(3, max(0, (height - 1) // 3))
+        last = max(0, len(self._lines) - height)
+        if self.cursor - margin < top:
+            top = max(0, self.cursor - margin)
+        elif self.cursor + margin >= top + height:
+            top = min(last, self.cursor + margin - height + 1)
+        if top != self.scroll_offset.y:
+            self.scroll_to(y=top, animate=False, force=True)
 
     def render_line(self, y: int) -> Strip:
         """Draws one row; a span without text at the end of a line fills the rest in its style."""

@@ -160,7 +160,7 @@ class MainPanel(Vertical):
 
     def open_tab(self, tab: str) -> None:
         """Shows a tab; the focus goes along when it was in this panel."""
-        inside = self.screen.focused in self.query(LineView)
+        inside = self.screen.focused in list(self.query(LineView))
         self.tab = tab
         for name in TABS:
             self.view(name).display = name == tab

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from textual.content import Content
 
 from kerneltui.tui.format import elapsed, ratio, sparkline
-from kerneltui.tui.text import Line, fit
+from kerneltui.tui.text import LazyLines, Line, clean, fit
 from kerneltui.tui.timeline import Timeline, event_text, mark_of
 from kerneltui.tui.widgets.lineview import LineView
 
-__all__ = ["EventRows", "TimelineView", "timeline_lines"]
+__all__ = ["TimelineView", "event_rows", "timeline_lines"]
 
 _WEIGHT = {"a": 5, "u": 4, "r": 3, "s": 2, "f": 1, "─": 0}
 _STYLES = {"a": "good", "r": "bad", "f": "bad", "s": "agent-human", "u": "warn", "─": "faint"}
@@ -61,31 +61,24 @@ class TimelineView(LineView, inherit_bindings=False):
         self.border_subtitle = Content(head + fit(what, min(room, len(what))) + tail)
 
 
-class EventRows(Sequence[Line]):
-    """The events as rows, each drawn when it is looked at."""
+def event_rows(timeline: Timeline, shown: Sequence[int], step: int, width: int) -> LazyLines:
+    """Returns the events as rows: number, mark, time, who and what."""
+    digits = len(str(len(timeline)))
 
-    def __init__(self, timeline: Timeline, shown: Sequence[int], step: int, width: int) -> None:
-        self._timeline = timeline
-        self._shown = shown
-        self._step = step
-        self._width = width
-
-    def __len__(self) -> int:
-        return len(self._shown)
-
-    def __getitem__(self, index):  # noqa: ANN001, ANN204 - a slice is never asked for
-        number = self._shown[index]
-        event = self._timeline.events[number - 1]
+    def draw(index: int) -> Line:
+        number = shown[index]
+        event = timeline.events[number - 1]
         who, text = event_text(event)
         mark = mark_of(event)
-        here = number == self._step
-        digits = len(str(len(self._timeline)))
+        here = number == step
         style = {"you": "agent-human", "fast": "agent-fast", "slow": "agent-slow"}.get(who, "dim")
         return (
             (" > " if here else "   ", "key"),
             (f"{number:>{digits}} ", "number"),
             (f"{mark if mark != '─' else ' '} ", _STYLES[mark]),
-            (f"{elapsed(self._timeline.time(number)):>8}  ", "dim"),
+            (f"{elapsed(timeline.time(number)):>8}  ", "dim"),
             (f"{who:<7}", style),
-            (fit(text, max(self._width - 23 - digits, 4)), "strong" if here else "ink"),
+            (fit(clean(text), max(width - 23 - digits, 4)), "strong" if here else "ink"),
         )
+
+    return LazyLines(len(shown), draw)

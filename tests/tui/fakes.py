@@ -1,0 +1,132 @@
+"""What the tests of the terminal stand on: an engine in memory, clocks that stand still, waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from fake_engine import Paper
+from tui_session import SECOND, START, record
+
+from kerneltui.model.command import decode_command
+from kerneltui.model.frames import FrameReader, encode_frame
+from kerneltui.tui.app import KernelTui
+from kerneltui.tui.client import LinkError
+
+NOW = START + 640 * SECOND
+
+
+class PaperLink:
+    """A link to a paper engine in the same process; frames go through their real encoding."""
+
+    def __init__(self, paper: Paper) -> None:
+        self.paper = paper
+        self._queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._reader = FrameReader()
+        self.closed = False
+        self.hello: dict[str, Any] = {}
+        self.held: list[dict[str, Any]] = []
+        self.holding = False
+
+    async def frames(self) -> AsyncIterator[dict[str, Any]]:
+        while (frame := await self._queue.get()) is not None:
+            yield frame
+
+    def push(self, frame: dict[str, Any]) -> None:
+        """Lets a frame arrive."""
+        for whole in self._reader.feed(encode_frame(frame)):
+            self._queue.put_nowait(whole)
+
+    def release(self) -> None:
+        """Lets the frames arrive that were held back."""
+        self.holding = False
+        for frame in self.held:
+            self.push(frame)
+
+    async def send(self, frame: dict[str, Any]) -> None:
+        if self.closed:
+            raise LinkError("the link to the engine is closed")
+        if frame["frame"] == "hello":
+            self.hello = frame
+            answers = self.paper.welcome()
+        else:
+            answers = self.paper.take(frame["id"], decode_command(frame["command"]))
+        for answer in answers:
+            if self.holding:
+                self.held.append(answer)
+            else:
+                self.push(answer)
+
+    def break_off(self, reason: str = "") -> None:
+        """The engine goes away."""
+        if reason:
+            self.push({"frame": "goodbye", "reason": reason})
+        self._queue.put_nowait(None)
+
+    def close(self) -> None:
+        self.closed = True
+        self._queue.put_nowait(None)
+
+
+class Clock:
+    """A monotonic clock that moves only when told."""
+
+    def __init__(self) -> None:
+        self.now = 10 * SECOND
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += int(seconds * SECOND)
+
+
+class Desk:
+    """An app over a paper engine, for tests and pictures."""
+
+    def __init__(
+        self,
+        *,
+        replay: bool = False,
+        writer: bool = True,
+        step: int | None = None,
+        paper: Paper | None = None,
+        connect: Callable[[Callable[[str], None]], str] | None = None,
+    ) -> None:
+        self.paper = paper or Paper(record(), writer=writer, replay=replay)
+        self.links: list[PaperLink] = []
+        self.clock = Clock()
+        self.app = KernelTui(
+            connect or (lambda report: ""),
+            self._open,
+            readonly=not writer,
+            replay=replay,
+            step=step,
+            clock=lambda: NOW,
+            monotonic=self.clock,
+        )
+
+    async def _open(self, path: str) -> PaperLink:
+        link = PaperLink(self.paper)
+        self.links.append(link)
+        return link
+
+    @property
+    def link(self) -> PaperLink:
+        return self.links[-1]
+
+    @property
+    def decisions(self) -> list[object]:
+        """The commands that came, without queries."""
+        return [c for c in self.paper.commands if not type(c).__name__.startswith("Read")]
+
+
+async def until(pilot: Any, condition: Callable[[], object], what: str = "") -> None:
+    """Waits for a condition, without guessing how long it takes."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 20
+    while not condition():
+        assert loop.time() < end, f"never: {what or condition}"
+        await pilot.pause(0.01)
+    await pilot.pause()
