@@ -40,6 +40,7 @@ class Settings:
         random_share: Random configurations in the pool, as a share of the others.
         good_share: The share of trials that the forest is taught to call good.
         trees: Trees in the forest.
+        batch: Proposals that are chosen together, also when fewer are asked for.
         diversity: How much a score falls for each chosen configuration that is one step away.
         reject_near: What is left of a score one step away from a rejected configuration.
         finish_share: The most of the budget that goes into returning to defaults.
@@ -56,6 +57,7 @@ class Settings:
     random_share: float = 0.15
     good_share: float = 0.2
     trees: int = 32
+    batch: int = 5
     diversity: float = 0.3
     reject_near: float = 0.5
     finish_share: float = 0.15
@@ -309,7 +311,7 @@ class OfflineStrategy:
         rank = np.empty(len(pool), dtype=np.int64)
         rank[np.argsort(-score)] = np.arange(1, len(pool) + 1)
         chosen: list[tuple[Step, str]] = []
-        for _ in range(min(count, len(pool))):
+        for _ in range(min(max(count, self._settings.batch), len(pool))):
             place = int(score.argmax())
             step = pool[place]
             word = "" if surrogate is None else f"; forest ranks it {rank[place]} of {len(pool)}"
@@ -317,7 +319,11 @@ class OfflineStrategy:
             near = (rows != rows[place]).sum(axis=1) <= 1
             score = np.where(near, score * (1 - self._settings.diversity), score)
             score[place] = -np.inf
-        return chosen
+        if len(chosen) <= count:
+            return chosen
+        # Asked for less than a batch: chance takes from it, for always the first would be greedy.
+        taken = sorted(rng.choice(len(chosen), size=count, replace=False).tolist())
+        return [chosen[number] for number in taken]
 
     def _discounted(self, rows: Rows, score: Floats) -> Floats:
         """Lowers the scores near rejected configurations and near those still under way."""
