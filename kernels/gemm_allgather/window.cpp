@@ -36,7 +36,7 @@
 #include <immintrin.h>
 #endif
 
-/* ---- Choices of the directive. ------------------------------------------------------------------- */
+/* ---- The directive. ------------------------------------------------------------------------------ */
 
 // kerneltui: directive backend lsa
 // kerneltui: directive issuer thread
@@ -53,32 +53,34 @@
 // Who moves the rows: the reader (pull) or the owner (push).
 // kerneltui: tunable TRANSFER in pull push
 #define TRANSFER pull
-// How rows are copied. With fused push, COPY_STREAM makes the tile stores to peers non-temporal.
-// kerneltui: tunable COPY_KIND in COPY_MEMCPY COPY_STREAM COPY_MOVSB
+// How rows are copied. A tile that goes to the windows from registers knows two ways: non-temporal stores
+// (COPY_STREAM) or ordinary ones.
+// kerneltui: tunable COPY_KIND in COPY_MEMCPY COPY_STREAM COPY_MOVSB if COPY_KIND != COPY_MOVSB or PLACEMENT != fused or TRANSFER == pull or GEMM_KIND == GEMM_VENDOR
 #define COPY_KIND COPY_MEMCPY
 // Rows of a chunk; with GEMM_TILED also the rows of A that stay in the level-2 cache.
-// kerneltui: tunable CHUNK_ROWS in 8 24 48 96 192 if CHUNK_ROWS <= M / RANKS
-#define CHUNK_ROWS 8
+// kerneltui: tunable CHUNK_ROWS in 12 48 96 192 if CHUNK_ROWS <= M / RANKS
+#define CHUNK_ROWS 12
 // Peers are visited from rank 0 (0) or from one's right neighbour (1).
 // kerneltui: runtime PEER_OFFSET in 0 1 default 0
 
-/* ---- Choices of the product. --------------------------------------------------------------------- */
+/* ---- The product. -------------------------------------------------------------------------------- */
 
+// The library's GEMM, or the one below: the other choices are only about the latter.
 // kerneltui: tunable GEMM_KIND in GEMM_VENDOR GEMM_TILED
 #define GEMM_KIND GEMM_VENDOR
-// Register tile of the micro-kernel. 96 floats of sums are 12 AVX2 or 6 AVX-512 registers.
-// kerneltui: tunable MR in 4 6 8
+// Register tile of the micro-kernel. 6 x 16 sums fill 12 of 16 AVX2 registers, 6 x 32 as many of AVX-512.
+// kerneltui: tunable MR in 4 6 if GEMM_KIND == GEMM_TILED or MR == 4
 #define MR 4
-// kerneltui: tunable NR in 16 24 32 if MR * NR <= 192
+// kerneltui: tunable NR in 16 24 32 if GEMM_KIND == GEMM_TILED or NR == 16
 #define NR 16
 // Depth of one pass over K: a panel of B has KC x NR floats and should stay in the level-1 cache.
-// kerneltui: tunable KC in 128 256 512
+// kerneltui: tunable KC in 128 256 512 if GEMM_KIND == GEMM_TILED or KC == 128
 #define KC 128
-// B is packed for every chunk anew, or once per call: in front, or by the first chunk that needs it.
-// kerneltui: tunable PACK_B in PACK_EACH PACK_ONCE PACK_LAZY
+// B is packed anew for every chunk, or once per call, by the chunk that comes first.
+// kerneltui: tunable PACK_B in PACK_EACH PACK_ONCE if GEMM_KIND == GEMM_TILED or PACK_B == PACK_EACH
 #define PACK_B PACK_EACH
 // Rows of A are packed (1) or read in place (0).
-// kerneltui: tunable PACK_A in 0 1
+// kerneltui: tunable PACK_A in 0 1 if GEMM_KIND == GEMM_TILED or PACK_A == 0
 #define PACK_A 0
 
 namespace {
@@ -88,7 +90,7 @@ enum Sync { world, flag_per_chunk };
 enum Transfer { pull, push };
 enum CopyKind { COPY_MEMCPY, COPY_STREAM, COPY_MOVSB };
 enum GemmKind { GEMM_VENDOR, GEMM_TILED };
-enum PackB { PACK_EACH, PACK_ONCE, PACK_LAZY };
+enum PackB { PACK_EACH, PACK_ONCE };
 
 constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
@@ -121,7 +123,7 @@ struct Call {
 };
 
 /* Sizes of the scratch areas in floats; each is a multiple of 16, so all start on a cache line. */
-constexpr int64_t packed_a_floats = round_up(round_up(CHUNK_ROWS, MR) * KC, 16);
+int64_t packed_a_floats(int64_t k) { return round_up(round_up(CHUNK_ROWS, MR) * k, 16); }
 int64_t packed_b_floats(int64_t n, int64_t k) { return round_up(k * round_up(n, NR), 16); }
 int64_t stage_floats(int64_t n) { return round_up(CHUNK_ROWS * n, 16); }
 
@@ -204,8 +206,10 @@ inline void copy(float *to, const float *from, int64_t count) {
  * `sum += a * b` to a fused multiply-add. */
 #if defined(__AVX512F__) && NR % 16 == 0
 constexpr int lanes = 16;
-#else
+#elif defined(__AVX__)
 constexpr int lanes = 8;
+#else
+constexpr int lanes = 4;
 #endif
 typedef float Vector __attribute__((vector_size(lanes * 4)));
 typedef float Unaligned __attribute__((vector_size(lanes * 4), aligned(4), may_alias));
@@ -232,19 +236,20 @@ inline void store_streaming(float *to, Vector value) {
 
 /* Where a tile goes. Only `cols` x `rows` of it are part of C. */
 struct Tile {
-    float *const *targets; /* targets[0]: own window, which also holds the sums of earlier passes */
+    float *sums;           /* MR x NR, between the passes over K */
+    float *const *targets; /* after the last pass: own window first, then those of the peers */
     int count;
     int64_t offset; /* of the tile in each target */
     int64_t ld;
     int rows, cols;
     bool first, last; /* pass over K */
-    bool streaming;   /* targets are aligned for non-temporal stores */
+    bool streaming;   /* non-temporal stores; the targets are aligned for them */
 };
 
-/* One MR x NR tile of C over `kc` steps of K. `a` holds one row in every `row_step` floats, with
- * `depth_step` floats from one k to the next; `b` is a packed panel. Rows of `a` beyond tile.rows must be
- * readable (the callers repeat a row or pad with zeros), their sums are dropped. */
-inline void multiply_tile(int64_t kc, const float *const (&a)[MR], int64_t depth_step, const float *b,
+/* One MR x NR tile of C over `kc` steps of K. Row i of A starts at a[i] and has a value every `step`
+ * floats; `b` is a packed panel. Rows from tile.rows on must be readable (the callers repeat the last row),
+ * their sums are dropped. */
+inline void multiply_tile(int64_t kc, const float *const (&a)[MR], int64_t step, const float *b,
                           const Tile &tile) {
     Vector sum[MR][vectors] = {};
     for (int64_t k = 0; k < kc; ++k) {
@@ -253,53 +258,46 @@ inline void multiply_tile(int64_t kc, const float *const (&a)[MR], int64_t depth
         for (int v = 0; v < vectors; ++v) row_of_b[v] = load(b + k * NR + v * lanes);
         KT_UNROLL
         for (int i = 0; i < MR; ++i) {
-            const float value = a[i][k * depth_step];
+            const float value = a[i][k * step];
             KT_UNROLL
             for (int v = 0; v < vectors; ++v) sum[i][v] += value * row_of_b[v];
         }
     }
 
-    float *const own = tile.targets[0] + tile.offset;
-    const int count = tile.last ? tile.count : 1;
-    if (tile.rows == MR && tile.cols == NR) {
-        if (!tile.first) {
+    if (!tile.first) {
+        KT_UNROLL
+        for (int i = 0; i < MR; ++i) {
+            KT_UNROLL
+            for (int v = 0; v < vectors; ++v) sum[i][v] += load(tile.sums + i * NR + v * lanes);
+        }
+    }
+    const bool whole = tile.rows == MR && tile.cols == NR;
+    if (!tile.last || !whole) {
+        KT_UNROLL
+        for (int i = 0; i < MR; ++i) {
+            KT_UNROLL
+            for (int v = 0; v < vectors; ++v) store(tile.sums + i * NR + v * lanes, sum[i][v]);
+        }
+        if (!tile.last) return;
+    }
+    for (int t = 0; t < tile.count; ++t) {
+        float *const to = tile.targets[t] + tile.offset;
+        if (!whole) {
+            for (int i = 0; i < tile.rows; ++i)
+                for (int j = 0; j < tile.cols; ++j) to[i * tile.ld + j] = tile.sums[i * NR + j];
+        } else if (tile.streaming) {
             KT_UNROLL
             for (int i = 0; i < MR; ++i) {
                 KT_UNROLL
-                for (int v = 0; v < vectors; ++v) sum[i][v] += load(own + i * tile.ld + v * lanes);
+                for (int v = 0; v < vectors; ++v) store_streaming(to + i * tile.ld + v * lanes, sum[i][v]);
+            }
+        } else {
+            KT_UNROLL
+            for (int i = 0; i < MR; ++i) {
+                KT_UNROLL
+                for (int v = 0; v < vectors; ++v) store(to + i * tile.ld + v * lanes, sum[i][v]);
             }
         }
-        for (int t = 0; t < count; ++t) {
-            float *const to = tile.targets[t] + tile.offset;
-            if (tile.streaming && t > 0) {
-                KT_UNROLL
-                for (int i = 0; i < MR; ++i) {
-                    KT_UNROLL
-                    for (int v = 0; v < vectors; ++v) store_streaming(to + i * tile.ld + v * lanes, sum[i][v]);
-                }
-            } else {
-                KT_UNROLL
-                for (int i = 0; i < MR; ++i) {
-                    KT_UNROLL
-                    for (int v = 0; v < vectors; ++v) store(to + i * tile.ld + v * lanes, sum[i][v]);
-                }
-            }
-        }
-        return;
-    }
-    float edge[MR * NR];
-    KT_UNROLL
-    for (int i = 0; i < MR; ++i) {
-        KT_UNROLL
-        for (int v = 0; v < vectors; ++v) store(edge + i * NR + v * lanes, sum[i][v]);
-    }
-    if (!tile.first)
-        for (int i = 0; i < tile.rows; ++i)
-            for (int j = 0; j < tile.cols; ++j) edge[i * NR + j] += own[i * tile.ld + j];
-    for (int t = 0; t < count; ++t) {
-        float *const to = tile.targets[t] + tile.offset;
-        for (int i = 0; i < tile.rows; ++i)
-            std::memcpy(to + i * tile.ld, edge + i * NR, size_t(tile.cols) * sizeof(float));
     }
 }
 
@@ -334,57 +332,55 @@ inline void pack_rows(float *packed, const float *a, int64_t lda, int64_t rows, 
     }
 }
 
-/* The panel of packed B for one pass (from depth p, kc deep) and one column panel. Passes lie one after
- * the other, and so do the panels of a pass. */
-inline float *panel_of(const State &s, int64_t p, int64_t kc, int64_t panel) {
-    return s.packed_b + p * round_up(s.n, NR) + panel * kc * NR;
+/* The panel of packed B of one pass (from depth p) and one column panel, in the order in which they are
+ * used. */
+inline float *panel_of(const State &s, int64_t p, int64_t panel) {
+    return s.packed_b + (panel * s.k + p) * NR;
 }
 
-void pack_whole_b(const State &s, const float *b) {
-    const int64_t panels = (s.n + NR - 1) / NR;
-    for (int64_t p = 0; p < s.k; p += KC) {
-        const int64_t kc = std::min<int64_t>(KC, s.k - p);
-#pragma omp parallel for num_threads(s.threads) if (s.threads > 1)
-        for (int64_t j = 0; j < panels; ++j) pack_panel(panel_of(s, p, kc, j), b + p * s.n, s.n, j * NR, kc);
-    }
-}
-
-/* `rows` <= CHUNK_ROWS rows of the product, from the rank's row `row`, into all targets. */
+/* `rows` <= CHUNK_ROWS rows of the product, from the rank's row `row`, into all targets. For each panel of
+ * B all passes over K are made in a row, so the sums of the panel stay in the level-1 cache. */
 void multiply_chunk(const State &s, const Call &call, int64_t row, int64_t rows, float *const *targets,
                     int target_count) {
     if (rows == 0) return;
     const int64_t panels = (s.n + NR - 1) / NR;
-    const int64_t offset = (s.first_row + row) * s.n;
-    bool aligned = COPY_KIND == COPY_STREAM && s.n % lanes == 0;
+    const int64_t padded_rows = round_up(rows, MR);
+    const float *const a = call.a + row * s.k;
+    bool streaming = COPY_KIND == COPY_STREAM && PLACEMENT == fused && TRANSFER == push && s.n % lanes == 0;
     for (int t = 0; t < target_count; ++t)
-        aligned = aligned && reinterpret_cast<uintptr_t>(targets[t]) % (lanes * sizeof(float)) == 0;
+        streaming = streaming && reinterpret_cast<uintptr_t>(targets[t]) % (lanes * sizeof(float)) == 0;
 
-    for (int64_t p = 0; p < s.k; p += KC) {
-        const int64_t kc = std::min<int64_t>(KC, s.k - p);
-        const float *const a = call.a + row * s.k + p;
-        if (PACK_A) pack_rows(s.packed_a, a, s.k, rows, kc);
+    if (PACK_A)
+        for (int64_t p = 0; p < s.k; p += KC)
+            pack_rows(s.packed_a + p * padded_rows, a + p, s.k, rows, std::min<int64_t>(KC, s.k - p));
 #pragma omp parallel num_threads(s.threads) if (s.threads > 1)
-        {
-            alignas(64) float own_panel[PACK_B == PACK_EACH ? KC * NR : 16];
+    {
+        alignas(64) float sums[round_up(CHUNK_ROWS, MR) * NR];
+        alignas(64) float own_panel[PACK_B == PACK_EACH ? KC * NR : 16];
 #pragma omp for nowait
-            for (int64_t j = 0; j < panels; ++j) {
-                float *const b = PACK_B == PACK_EACH ? own_panel : panel_of(s, p, kc, j);
-                if (PACK_B == PACK_EACH || (PACK_B == PACK_LAZY && row == 0))
+        for (int64_t j = 0; j < panels; ++j) {
+            Tile tile{sums, targets, target_count, 0, s.n, 0, int(std::min<int64_t>(NR, s.n - j * NR)),
+                      true, false, streaming};
+            for (int64_t p = 0; p < s.k; p += KC) {
+                const int64_t kc = std::min<int64_t>(KC, s.k - p);
+                float *const b = PACK_B == PACK_EACH ? own_panel : panel_of(s, p, j);
+                if (PACK_B == PACK_EACH || (PACK_B == PACK_ONCE && row == 0))
                     pack_panel(b, call.b + p * s.n, s.n, j * NR, kc);
-                Tile tile{targets, target_count, 0, s.n, 0, int(std::min<int64_t>(NR, s.n - j * NR)),
-                          p == 0, p + kc == s.k, aligned};
+                tile.first = p == 0;
+                tile.last = p + kc == s.k;
                 for (int64_t i = 0; i < rows; i += MR) {
                     const float *row_of_a[MR];
                     for (int r = 0; r < MR; ++r)
-                        row_of_a[r] = PACK_A ? s.packed_a + i * kc + r
-                                             : a + std::min<int64_t>(i + r, rows - 1) * s.k;
-                    tile.offset = offset + i * s.n + j * NR;
+                        row_of_a[r] = PACK_A ? s.packed_a + p * padded_rows + i * kc + r
+                                             : a + std::min<int64_t>(i + r, rows - 1) * s.k + p;
+                    tile.sums = sums + i * NR;
+                    tile.offset = (s.first_row + row + i) * s.n + j * NR;
                     tile.rows = int(std::min<int64_t>(MR, rows - i));
                     multiply_tile(kc, row_of_a, PACK_A ? MR : 1, b, tile);
                 }
             }
-            store_fence();
         }
+        store_fence();
     }
 }
 
@@ -468,7 +464,6 @@ int run(State &s, const Call &call) {
     }
     const bool gated = pushed && s.ctx->sets < 2;
     if (gated) open_gate(s, call);
-    if (GEMM_KIND == GEMM_TILED && PACK_B == PACK_ONCE) pack_whole_b(s, call.b);
 
     if (PLACEMENT == sequential) {
         if (GEMM_KIND == GEMM_VENDOR) {
@@ -518,7 +513,7 @@ int kerneltui_requirements(const kt_named_value *dimensions, uint32_t dimension_
     const int64_t k = kt_value(dimensions, dimension_count, "K", 0);
     out->abi_version = KERNELTUI_ABI_VERSION;
     out->signal_words = uint32_t(ranks * (signal_stride(m, ranks) + 8));
-    out->scratch_bytes = uint64_t(packed_b_floats(n, k) + packed_a_floats + stage_floats(n)) * sizeof(float);
+    out->scratch_bytes = uint64_t(packed_b_floats(n, k) + packed_a_floats(k) + stage_floats(n)) * sizeof(float);
     return 0;
 }
 
@@ -539,7 +534,7 @@ int kerneltui_setup(const kt_context *ctx, void **out) {
     s->stride = signal_stride(m, ctx->ranks);
     s->packed_b = static_cast<float *>(ctx->scratch);
     s->packed_a = s->packed_b + packed_b_floats(n, k);
-    s->stage = s->packed_a + packed_a_floats;
+    s->stage = s->packed_a + packed_a_floats(k);
     const int64_t offset = kt_value(ctx->tunables, ctx->tunable_count, "PEER_OFFSET", 0);
     for (uint32_t i = 0; i < ctx->ranks; ++i) {
         const uint32_t r = uint32_t((i + (offset ? ctx->rank : 0)) % ctx->ranks);
