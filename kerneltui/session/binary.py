@@ -57,6 +57,13 @@ class GitBinary:
         _, errors = process.communicate(data)
         check_status(arguments, process.returncode, errors)
 
+    def run_from(self, source: IO[bytes], *arguments: str) -> bytes:
+        """Runs a command that reads a file from where it stands; otherwise as `run`."""
+        process = self.start(arguments, stdin=source)
+        output, errors = process.communicate()
+        check_status(arguments, process.returncode, errors)
+        return output
+
     def run_until(self, stop: Callable[[], bool], *arguments: str) -> bool:
         """Runs a command, asking twenty times a second whether to stop it; False when stopped."""
         process = self.start(arguments)

@@ -118,6 +118,7 @@ def test_files_that_are_no_bundle_say_so(session: Session, tmp_path: Path):
     data = good.read_bytes()
     bad = tmp_path / "bad.bundle"
     pack = data.index(b"\n\n") + 2
+    main = session.main.encode()
     cases = [
         (b"hello", "is no bundle"),
         (b"", "is no bundle"),
@@ -127,6 +128,8 @@ def test_files_that_are_no_bundle_say_so(session: Session, tmp_path: Path):
         (data[:-1], "cut short or damaged"),
         (data[:-300] + os.urandom(300), "cut short or damaged"),
         (data.replace(b" refs/kerneltui/journal\n", b" refs/kerneltui/elsewhere\n"), "no journal"),
+        (data.replace(b" refs/heads/main\n", b" refs/../main\n"), "a ref that cannot be"),
+        (data.replace(main, b"1" * 40), "lacks what a ref names"),
         (data.replace(b"git bundle\n", b"git bundle\n-" + b"0" * 40 + b"\n"), "only part"),
     ]
     for content, words in cases:
