@@ -352,7 +352,6 @@ def test_a_git_that_does_not_know_the_user_is_a_notice(
     monkeypatch.setenv("USER", "ada")
     monkeypatch.setenv("LOGNAME", "ada")
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
     with Session.create(tmp_path / "s", files={}, message="Seed", trailers={}) as session:
         assert session.person.name == "ada"
         assert session.person.email.startswith("ada@")
