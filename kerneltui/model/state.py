@@ -45,7 +45,7 @@ from kerneltui.model.event import (
     Steered,
 )
 from kerneltui.model.measurement import ShapeCalibration
-from kerneltui.model.record import canonical_json, from_plain, parse_json, to_plain
+from kerneltui.model.record import canonical_json, from_plain, parse_json
 
 __all__ = ["Constraint", "DecisionRecord", "Message", "State", "SteerRecord", "fold"]
 
@@ -382,8 +382,3 @@ def fold(events: Iterable[Event], state: State | None = None) -> State:
     for event in events:
         state.apply(event)
     return state
-
-
-def plain_state(state: State) -> dict[str, object]:
-    """Returns the state as plain JSON data."""
-    return to_plain(state)
