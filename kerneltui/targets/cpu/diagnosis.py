@@ -10,9 +10,10 @@ from typing import Any
 from kerneltui.targets.errors import FailureKind
 from kerneltui.targets.port import RankExit, RankSample
 
-__all__ = ["clock_conflict", "describe_exit", "rank_sample", "unremarkable"]
+__all__ = ["clock_conflict", "describe_exit", "one_line", "rank_sample", "unremarkable"]
 
 _CLOCK_SLACK_NS = 50_000
+_LONGEST_REASON = 500
 
 
 def rank_sample(answer: Mapping[str, Any], calls: int) -> RankSample:
@@ -74,3 +75,10 @@ def describe_exit(rank: int, exited: RankExit | None, what: str) -> tuple[Failur
             f"rank {rank} ran out of memory in {what}: {name} at {peak} MiB",
         )
     return FailureKind.CRASH, f"rank {rank} crashed in {what}: signal {exited.signal} ({name})"
+
+
+def one_line(text: str) -> str:
+    """A text that may come from a kernel, as one printable line of bounded length."""
+    printable = "".join(c if c.isprintable() else " " for c in text[: 4 * _LONGEST_REASON])
+    line = " ".join(printable.split())
+    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"

@@ -22,6 +22,7 @@ from kerneltui.targets.cpu.client import ForkServerClient, exit_from
 from kerneltui.targets.cpu.diagnosis import (
     clock_conflict,
     describe_exit,
+    one_line,
     rank_sample,
     unremarkable,
 )
@@ -435,7 +436,7 @@ class CpuGroup:
             kind = FailureKind.OUT_OF_MEMORY
         elif answer.get("kind") == FailureKind.HANG:
             kind = FailureKind.HANG
-        reason = str(answer.get("reason", "no reason given"))[:2000]
+        reason = str(answer.get("reason", "no reason given"))
         self._fail(what, kind, rank, f"rank {rank} failed in {what}: {reason}")
 
     def _fail_hang(self, what: str, silent: list[int], limit_s: float) -> NoReturn:
@@ -461,8 +462,8 @@ class CpuGroup:
     def _fail(self, what: str, kind: FailureKind, rank: int | None, reason: str) -> NoReturn:
         if self._killed:
             kind, reason = FailureKind.KILLED, f"group {self.group_id} was ended"
-        proof = self._end()
-        self._release_memory()
+        reason = one_line(reason)
+        proof = self.close()
         detail = [describe_exit(e.rank, e, what)[1] for e in proof.exits]
         for writer, (_, errors) in enumerate(self._outputs):
             last = errors.kept().text[-_DETAIL_CHARACTERS:].strip()

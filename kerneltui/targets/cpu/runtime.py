@@ -67,6 +67,11 @@ class CpuTarget:
         """Cores that all ranks together use."""
         return len(self._cpus)
 
+    @property
+    def pinned(self) -> bool:
+        """True if ranks keep to cores of their own, where there are enough."""
+        return self._pin
+
     def threads_per_rank(self, ranks: int) -> int:
         """CPU threads of one rank: cores over ranks, at least one."""
         return max(1, self.cores // ranks)
