@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from math import ceil
 from statistics import median
 
@@ -32,7 +33,7 @@ __all__ = ["BaselineResult", "Calibrator", "baseline_kernel"]
 
 _BASELINE_BURSTS = 5
 _BASELINE_PLAN = VerifyPlan(
-    classes=(ValueClass.NATURAL, ValueClass.EXACT), edit=False, repeats=0, back_to_back=3
+    classes=(ValueClass.NATURAL, ValueClass.EXACT), edit=False, repeats=0, late_ranks=False
 )
 
 
@@ -75,7 +76,7 @@ class Calibrator:
     ) -> None:
         self._stand = stand
         self._spec = spec
-        self._ceilings = ceilings
+        self._ceilings = cache(ceilings)
         self._say = say
         self._shapes = stand.workload.shapes_for("tune")
 

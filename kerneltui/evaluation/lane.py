@@ -63,7 +63,7 @@ class Lane:
         self.sets = 0
         self.samples = 0
         self._judge = judge
-        self._workload = workload
+        self.workload = workload
         self._runtime = dict(runtime)
         self._epoch = 0
         self._next_set = 0
@@ -79,7 +79,7 @@ class Lane:
         self.thaw()
         needs = self.group.requirements(shape.dimensions, self._runtime)
         layout = GroupLayout.plan(
-            [TensorSpec.of(tensor, shape) for tensor in self._workload.tensors],
+            [TensorSpec.of(tensor, shape) for tensor in self.workload.tensors],
             shape.dimensions,
             ranks=shape.ranks,
             sets=sets,

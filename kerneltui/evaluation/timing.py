@@ -151,8 +151,12 @@ class ShapeRounds:
 
     @property
     def conflict(self) -> str:
-        """The first contradiction between clocks in the candidate's samples."""
-        return next((burst.conflict for burst in self.candidate if burst.conflict), "")
+        """A contradiction between clocks in more than one of the candidate's bursts, or nothing.
+
+        A single one may be the machine's doing: a stolen moment between two readings.
+        """
+        found = [burst.conflict for burst in self.candidate if burst.conflict]
+        return found[0] if len(found) > 1 else ""
 
     def hidden_ns(self) -> float:
         """Time that the engine's clock saw and the candidate's samples did not, beyond the incumbent's.

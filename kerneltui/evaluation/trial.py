@@ -20,7 +20,7 @@ from kerneltui.evaluation.outcome import Built, Outcome, Step, Update, Verified,
 from kerneltui.evaluation.stand import Stand, lint
 from kerneltui.evaluation.timing import ShapeRounds
 from kerneltui.evaluation.values import ValueClass
-from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape
+from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_idle, verify_shape
 from kerneltui.model.candidate import Failure
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.measurement import Measurement, MeasurementStage, Stage
@@ -150,6 +150,8 @@ class Trial:
             yard = self._yardsticks[shape.name]
             plan = replace(VerifyPlan.for_shape(shape), sets=yard.sets)
             verify_shape(lane, shape, plan, tally, self._stand.checkpoint)
+            if index == 0:
+                verify_idle(lane)
             self.stage = Stage.SCREEN
             benchmark.screen(lane)
             self._teardown(lane)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 
+from kerneltui.evaluation.guards import causality_broken, left_running, producers
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import EvaluationError, KernelFault, fault_of
 from kerneltui.evaluation.values import FaultKind, Report, ValueClass
@@ -14,11 +15,13 @@ from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.workload import Shape
 from kerneltui.targets.cpu.patterns import Poison
 from kerneltui.targets.errors import MemoryFailure, RankFailure
+from kerneltui.targets.port import Sample
 
-__all__ = ["Tally", "VerifyPlan", "mismatch", "verify_shape"]
+__all__ = ["Tally", "VerifyPlan", "mismatch", "verify_idle", "verify_shape"]
 
 _KINDS = {FaultKind.INPUT_CHANGED: FailureKind.TAMPERING}
 _SHIFT_STEP = 256
+_MOST_CONFLICTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class VerifyPlan:
         repeats: Further calls on one input, with outputs poisoned in between.
         back_to_back: Calls without a barrier in between, on a set each.
         all_sets: Whether all of these are compared, or one that the kernel cannot know.
+        late_ranks: Whether each rank in turn begins that much later than the others.
         most_delay_ns: Ranks start up to so much apart.
     """
 
@@ -41,6 +45,7 @@ class VerifyPlan:
     repeats: int = 3
     back_to_back: int = 3
     all_sets: bool = True
+    late_ranks: bool = True
     most_delay_ns: int = 5_000_000
 
     @classmethod
@@ -50,8 +55,8 @@ class VerifyPlan:
         if work <= 1 << 26:
             return cls(repeats=repeats)
         if work <= 1 << 28:
-            return cls(classes=(ValueClass.NATURAL, ValueClass.EXACT), repeats=1)
-        return cls(classes=(), edit=False, repeats=0, all_sets=False)
+            return cls(classes=(ValueClass.NATURAL, ValueClass.EXACT), repeats=1, late_ranks=False)
+        return cls(classes=(), edit=False, repeats=0, all_sets=False, late_ranks=False)
 
 
 @dataclass
@@ -63,6 +68,8 @@ class Tally:
     error: float = 0.0
     repeatable: bool = True
     threads_left: bool = False
+    conflicts: int = 0
+    conflict: str = ""
     classes: set[ValueClass] = field(default_factory=set[ValueClass])
 
     @property
@@ -100,6 +107,23 @@ def verify_shape(
     tally.shapes += 1
 
 
+def verify_idle(lane: Lane) -> None:
+    """Looks whether anything of the kernel still runs when nothing is asked of it.
+
+    Raises:
+        KernelFault: It does.
+    """
+    lane.thaw()
+    share = left_running(lane.group.pids)
+    lane.freeze()
+    if share:
+        raise KernelFault(
+            Stage.VERIFY,
+            FailureKind.TAMPERING,
+            f"the kernel goes on working after run has returned: {100 * share:.0f} % of a core while idle",
+        )
+
+
 class _Verification:
     def __init__(
         self, lane: Lane, plan: VerifyPlan, tally: Tally, checkpoint: Callable[[], None]
@@ -108,6 +132,8 @@ class _Verification:
         self._plan = plan
         self._tally = tally
         self._checkpoint = checkpoint
+        assert lane.shape is not None
+        self._needed = producers(lane.workload, lane.shape)
 
     def run(self) -> None:
         """Goes through the plan."""
@@ -121,6 +147,9 @@ class _Verification:
         if self._plan.repeats:
             digests = {self._again() for _ in range(self._plan.repeats)}
             self._tally.repeatable &= len(digests) == 1
+        if self._plan.late_ranks:
+            for rank in range(self._lane.group.ranks):
+                self._late(rank)
         if self._plan.back_to_back:
             self._checkpoint()
             self._in_a_row(self._plan.back_to_back)
@@ -128,8 +157,8 @@ class _Verification:
     def _fresh_call(self, values: ValueClass) -> None:
         sets = self._lane.next_sets(1)
         self._lane.fill(sets, values, secrets.choice(list(Poison)))
-        self._call()
-        self._require(self._lane.check(sets))
+        seen = self._call()
+        self._require(self._lane.check(sets), seen)
         self._tally.classes.add(values)
 
     def _again(self, *, edit: bool = False) -> str:
@@ -145,34 +174,59 @@ class _Verification:
             self._lane.repeat_set(previous)
             sets = [previous]
             self._lane.poison(sets, secrets.choice(list(Poison)))
-        self._call()
+        seen = self._call()
         report = self._lane.check(sets, digest=True)
-        self._require(report)
+        self._require(report, seen)
         return report.digests[0]
+
+    def _late(self, rank: int) -> None:
+        """A call that one rank begins late: nobody may be done before it."""
+        delays = [0] * self._lane.group.ranks
+        delays[rank] = self._plan.most_delay_ns
+        sets = self._lane.next_sets(1)
+        self._lane.fill(sets, ValueClass.NATURAL, secrets.choice(list(Poison)))
+        self._tally.calls += 1
+        seen = self._lane.run(delays)
+        self._require(self._lane.check(sets), seen)
+
+    def _look_at(self, seen: Sample) -> None:
+        """What ranks report must not contradict itself."""
+        text = causality_broken(seen, self._needed)
+        if text:
+            raise KernelFault(Stage.VERIFY, FailureKind.MISMATCH, text)
+        if seen.clock_conflict:
+            # One may be the machine's doing: a stolen moment between two clock readings.
+            self._tally.conflicts += 1
+            self._tally.conflict = seen.clock_conflict
+            if self._tally.conflicts > _MOST_CONFLICTS:
+                raise KernelFault(Stage.VERIFY, FailureKind.TAMPERING, seen.clock_conflict)
 
     def _in_a_row(self, calls: int) -> None:
         sets = self._lane.next_sets(calls)
         self._lane.fill(sets, ValueClass.NATURAL, Poison.NAN)
-        self._lane.sample(calls, self._delays())
+        seen = self._lane.sample(calls, self._delays())
         self._tally.calls += calls
         self._tally.classes.add(ValueClass.NATURAL)
-        self._require(self._lane.check(sets if self._plan.all_sets else [secrets.choice(sets)]))
+        chosen = sets if self._plan.all_sets else [secrets.choice(sets)]
+        self._require(self._lane.check(chosen), seen)
 
-    def _call(self) -> None:
+    def _call(self) -> Sample:
         seen = self._lane.run(self._delays() if secrets.randbelow(2) else ())
         self._tally.calls += 1
         # The first calls may start a pool; more threads after a later one are left behind by it.
         if self._lane.samples > 2 and any(r.threads_after > r.threads_before for r in seen.ranks):
             self._tally.threads_left = True
+        return seen
 
     def _delays(self) -> list[int]:
         most = self._plan.most_delay_ns
         return [secrets.randbelow(most + 1) for _ in range(self._lane.group.ranks)]
 
-    def _require(self, report: Report) -> None:
+    def _require(self, report: Report, seen: Sample) -> None:
         self._tally.error = max(self._tally.error, report.error)
         if not report.passed:
             raise mismatch(Stage.VERIFY, report)
+        self._look_at(seen)
 
 
 def mismatch(stage: Stage, report: Report) -> EvaluationError:
