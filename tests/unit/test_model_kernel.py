@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,8 @@ from kerneltui.model.directive import Backend, Placement
 from kerneltui.model.errors import DefinitionError, ExpressionError
 from kerneltui.model.kernel import Kernel, TunableKind, parse_kernel
 
-LIBRARY = Path(__file__).parents[2] / "kernels" / "gemm_allgather"
+ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "kernels" / "gemm_allgather"
 WINDOW = parse_kernel((LIBRARY / "window.cpp").read_text(encoding="utf-8"), "window.cpp")
 
 SMALL = """\
@@ -82,6 +86,22 @@ def test_the_library_declares_a_whole_directive(file: str):
     assert (directive.backend is Backend.HOST) == (file == "host.cpp")
     assert kernel.regions
     assert kernel.valid(kernel.configuration, [{"M": 512, "N": 512, "K": 512, "RANKS": 2}])
+
+
+def test_the_kernel_of_the_documentation_is_one(tmp_path: Path):
+    page = (ROOT / "docs" / "kernel-contract.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```cpp\n(.*?)```", page, re.DOTALL)
+    kernel = parse_kernel(source)
+    assert kernel.directive({"M": 512, "N": 512, "K": 512, "RANKS": 2}).backend is Backend.LSA
+    assert [region.name for region in kernel.regions] == ["exchange"]
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    assert compiler, "no C++ compiler; install g++"
+    file = tmp_path / "kernel.cpp"
+    file.write_text(source, encoding="utf-8")
+    flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    command = [compiler, *flags, f"-I{ROOT / 'kerneltui' / 'include'}", str(file)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
 
 
 # -- rendering

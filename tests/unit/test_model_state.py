@@ -322,7 +322,7 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(deadline=None, max_examples=20, stateful_step_count=40)
+TestHistories.settings = settings(deadline=None, max_examples=15, stateful_step_count=40)
 
 
 # -- single things

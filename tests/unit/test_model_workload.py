@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -102,6 +103,12 @@ def test_the_workload_of_the_repository():
     for spec in workload.targets.values():
         for file in (spec.seed, *spec.library):
             assert (workload.kernels / file).is_file()
+
+
+def test_the_workload_of_the_documentation_is_one():
+    page = (ROOT / "docs" / "workload.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert [shape.ranks for shape in parse_workload(text, FOLDER).shapes] == [2, 3]
 
 
 def test_the_root_is_the_nearest_folder_with_kernels(tmp_path: Path):
