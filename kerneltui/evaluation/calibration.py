@@ -29,10 +29,10 @@ from kerneltui.model.statistics import combined_interval, median_interval
 from kerneltui.model.workload import Shape, TargetSpec
 from kerneltui.targets.port import GroupRole
 
-__all__ = ["BaselineResult", "Calibrator", "baseline_kernel"]
+__all__ = ["BASELINE_PLAN", "BaselineResult", "Calibrator", "baseline_kernel", "open_baseline"]
 
 _BASELINE_BURSTS = 5
-_BASELINE_PLAN = VerifyPlan(
+BASELINE_PLAN = VerifyPlan(
     classes=(ValueClass.NATURAL, ValueClass.EXACT), edit=False, repeats=0, late_ranks=False
 )
 
@@ -105,11 +105,12 @@ class Calibrator:
         return results
 
     def _time_baseline(self, lane: Lane, shape: Shape) -> list[float]:
-        verify_shape(lane, shape, _BASELINE_PLAN, Tally(), self._stand.checkpoint)
-        values = [
-            self._stand.timer.burst(lane, 1, kept=1, check=index == 0).value_ns
-            for index in range(_BASELINE_BURSTS)
-        ]
+        verify_shape(lane, shape, BASELINE_PLAN, Tally(), self._stand.checkpoint)
+        with self._stand.machine():
+            values = [
+                self._stand.timer.burst(lane, 1, kept=1, check=index == 0).value_ns
+                for index in range(_BASELINE_BURSTS)
+            ]
         lane.teardown()
         return values
 
@@ -126,8 +127,9 @@ class Calibrator:
             lane = self._stand.open_kernel(
                 GroupRole.INCUMBENT, build, incumbent.runtime, shape.ranks, Stage.BENCHMARK
             )
-            verify_shape(lane, shape, _BASELINE_PLAN, Tally(), self._stand.checkpoint)
-            call_ns = self._stand.timer.burst(lane, 1, check=True).value_ns
+            verify_shape(lane, shape, BASELINE_PLAN, Tally(), self._stand.checkpoint)
+            with self._stand.machine():
+                call_ns = self._stand.timer.burst(lane, 1, check=True).value_ns
             calls = max(1, ceil(protocol.sample_ns / call_ns))
             sets = min(protocol.most_sets, max(protocol.sets, calls))
             if sets != lane.sets:

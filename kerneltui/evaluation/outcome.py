@@ -104,15 +104,16 @@ class CalibrationResult:
 class BenchRow:
     """One kernel or baseline on one shape in a side-by-side run.
 
-    `interval` is the log-ratio to the reference (negative is faster); times are nanoseconds.
+    `interval` is the log-ratio to the reference (negative is faster); times are nanoseconds. A kernel that
+    failed has no interval and no verdict, and says why in `error`.
     """
 
     shape: str
     kernel: str
     reference: str
     time_ns: int
-    interval: Interval
-    verdict: Verdict
+    interval: Interval | None
+    verdict: Verdict | None
     bound_ns: int
     bound_share: float
     error: str = ""

@@ -15,32 +15,36 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from kerneltui.evaluation.bench import SideBySide
 from kerneltui.evaluation.benchmark import Yardstick
 from kerneltui.evaluation.calibration import Calibrator, open_baseline
 from kerneltui.evaluation.canary import broken_kernel
 from kerneltui.evaluation.judge_client import JudgeFailure
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import (
+    BenchRow,
+    Built,
     CalibrationResult,
     EvaluationError,
     HarnessFault,
     Interrupted,
     KernelFault,
     Outcome,
+    Step,
     Update,
     WorkloadRefused,
     fault_of,
 )
-from kerneltui.evaluation.stand import MachineTarget, Stand
+from kerneltui.evaluation.stand import MachineTarget, Stand, lint
 from kerneltui.evaluation.timing import LaneFailure, TimingProtocol, WrongOutput
 from kerneltui.evaluation.trial import Trial
-from kerneltui.evaluation.verify import Tally, VerifyPlan, mismatch, verify_shape
+from kerneltui.evaluation.verify import Tally, VerifyPlan, mismatch, verify_idle, verify_shape
 from kerneltui.model.candidate import Failure
 from kerneltui.model.kernel import Kernel, parse_kernel
 from kerneltui.model.limit import Ceilings
 from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.workload import Workload
-from kerneltui.targets.errors import TargetError
+from kerneltui.targets.errors import RankFailure, TargetError
 from kerneltui.targets.port import Build, GroupRole
 
 __all__ = ["Evaluator"]
@@ -269,6 +273,53 @@ class Evaluator:
             return trial.failed(failure)
         finally:
             trial.close()
+
+    # Side by side
+
+    def bench(
+        self, kernels: Mapping[str, Kernel], rounds: int, say: Callable[[str], None]
+    ) -> tuple[BenchRow, ...]:
+        """Measures baselines and kernels on all tune shapes, interleaved; needs no calibration.
+
+        Raises:
+            HarnessFault: No baseline is right on some shape.
+            Interrupted: The end was asked for.
+        """
+        self.stand.begin()
+        self.stand.ready()
+        return SideBySide(self.stand, self._spec, self._ceilings, kernels, say).run(rounds)
+
+    def verify(self, kernel: Kernel, report: Callable[[Update], None]) -> str:
+        """Verifies a kernel on all shapes, without timing; returns what was checked, in one line.
+
+        Raises:
+            KernelFault: The kernel is refused.
+            Interrupted: The end was asked for.
+        """
+        self.stand.begin()
+        self.stand.ready()
+        lint(kernel)
+        build = self.stand.build(kernel)
+        report(Built(round(build.seconds * 1e9), build.cached, build.log))
+        tally = Tally()
+        for ranks in sorted({shape.ranks for shape in self.workload.shapes}):
+            lane = self.stand.open_kernel(
+                GroupRole.CANDIDATE, build, kernel.runtime, ranks, Stage.VERIFY
+            )
+            try:
+                shapes = [shape for shape in self.workload.shapes if shape.ranks == ranks]
+                for index, shape in enumerate(shapes):
+                    report(Step(Stage.VERIFY, shape.name, index, len(shapes)))
+                    plan = VerifyPlan.for_shape(shape)
+                    verify_shape(lane, shape, plan, tally, self.stand.checkpoint)
+                    if index == 0:
+                        verify_idle(lane)
+                    lane.teardown()
+            except RankFailure as error:
+                raise fault_of(error, Stage.VERIFY) from error
+            finally:
+                self.stand.release(lane)
+        return tally.note
 
     def _blame(self, trial: Trial, error: WrongOutput | LaneFailure) -> Outcome:
         """A lane failed or was wrong in a timed call: the candidate's, or one to open again."""

@@ -92,7 +92,7 @@ class Stand:
         self.target = target
         self.protocol = protocol
         self.judge = JudgeClient(workload.folder, target.cores)
-        self.timer = Timer(protocol, self._machine, self.checkpoint)
+        self.timer = Timer(protocol, self.machine, self.checkpoint)
         self._stop = threading.Event()
         self._lanes: list[Lane] = []
         self._changing = threading.Lock()
@@ -218,7 +218,12 @@ class Stand:
         return lane
 
     @contextmanager
-    def _machine(self) -> Iterator[None]:
+    def machine(self) -> Iterator[None]:
+        """Holds the machine alone: no compile, no burst of another engine.
+
+        Raises:
+            Interrupted: The end was asked for while waiting.
+        """
         try:
             with self.target.lock.burst(stop=self._stop.is_set):
                 yield
