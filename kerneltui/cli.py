@@ -147,8 +147,11 @@ def tune(
 )
 @click.argument("workload", type=_PATH)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL…]", type=_PATH)
-@click.option("--session", type=_PATH, help="Measure this session's accepted kernel too.")
+@click.option(
+    "--session", type=_PATH, help="Whose accepted kernel; the newest session's if left out."
+)
 @click.option("--target", help="Where kernels run (cpu, cuda).")
+@click.option("--rounds", type=click.IntRange(min=5), default=22, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output.")
 def bench(
     workload: Path,
@@ -156,12 +159,15 @@ def bench(
     *,
     session: Path | None,
     target: str | None,
+    rounds: int,
     as_json: bool,
 ) -> int:
     """Measure baselines, kernels and the accepted kernel side by side, interleaved in one run."""
     from kerneltui.headless.bench import bench as run_bench
 
-    return run_bench(workload, kernels, session=session, target=target, as_json=as_json)
+    return run_bench(
+        workload, kernels, session=session, target=target, rounds=rounds, as_json=as_json
+    )
 
 
 @cli.command(

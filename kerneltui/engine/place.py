@@ -22,6 +22,7 @@ __all__ = [
     "default_target",
     "find_place",
     "new_session_folder",
+    "newest_session",
     "read_about",
     "write_about",
 ]
@@ -102,7 +103,7 @@ def find_place(
         return Place(session.resolve(), folder, exists=(session / ".git").exists())
     sessions = workload.root / "sessions"
     if not new:
-        found = _unfinished(sessions, folder, target)
+        found = newest_session(workload, target, unfinished=True)
         if found is not None:
             return Place(found, folder, exists=True)
     return Place(new_session_folder(sessions, workload, target), folder, exists=False)
@@ -127,15 +128,19 @@ def new_session_folder(sessions: Path, workload: Workload, target: str | None) -
             return folder
 
 
-def _unfinished(sessions: Path, workload: Path, target: str | None) -> Path | None:
+def newest_session(
+    workload: Workload, target: str | None = None, *, unfinished: bool = False
+) -> Path | None:
+    """Returns the session of a workload that was worked on last, if there is one."""
+    sessions = workload.root / "sessions"
     found: list[tuple[float, Path]] = []
     if not sessions.is_dir():
         return None
     for folder in sessions.iterdir():
         about = read_about(folder)
-        if about is None or about.ended or (target and about.target != target):
+        if about is None or (unfinished and about.ended) or (target and about.target != target):
             continue
-        if Path(about.workload) == workload:
+        if Path(about.workload) == workload.folder.resolve():
             found.append(((folder / ".git").stat().st_mtime, folder))
     return max(found)[1] if found else None
 
