@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kerneltui.evaluation.sandbox import confine
+from kerneltui.evaluation.sandbox import PROCESS_HYGIENE, confine
 from kerneltui.evaluation.worker_host import HostCollectives
 from kerneltui.evaluation.worker_kernel import Harness, KernelError, Rank
 from kerneltui.targets.cpu.channel import Channel, ChannelClosed
@@ -66,7 +66,9 @@ def _get_ready(start: RankStart, descriptors: list[int]) -> tuple[Rank, str, int
     )
     host.barrier()  # all connections stand before new ones are forbidden
     control = _map_control(descriptors[0], start.ranks)
-    level = confine([own], [Path(p) for p in options["readable"]])
+    level = PROCESS_HYGIENE
+    if options["confine"]:
+        level = confine([own], [Path(p) for p in options["readable"]])
     rank = Rank(
         start.rank, start.ranks, threads=threads, harness=harness, host=host, control=control
     )

@@ -3,6 +3,8 @@
 Bursts are exclusive. Compiles exclude bursts but not one another. A lock dies with its process, so
 nothing has to be cleaned up after a crash.
 
+A thread that holds the machine for a burst may ask again, also to compile: it is not timing then.
+
 Whoever comes first gets a turnstile, takes the lock and, unless it is exclusive, gives the turnstile
 up. A waiting burst keeps the turnstile, so a stream of overlapping compiles cannot starve it.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +40,7 @@ class MachineLock:
 
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory or runtime_directory()
+        self._mine = threading.local()
 
     @contextmanager
     def burst(
@@ -51,18 +55,28 @@ class MachineLock:
         Raises:
             LockTimeout: If the lock was not to be had in time, or `stop` said so.
         """
+        if self._held_here():
+            yield
+            return
         deadline = _deadline(timeout_s)
         with (
             _held(self._directory / "turnstile.lock", fcntl.LOCK_EX, deadline, stop),
             _held(self._directory / "machine.lock", fcntl.LOCK_EX, deadline, stop),
         ):
-            yield
+            self._mine.burst = True
+            try:
+                yield
+            finally:
+                self._mine.burst = False
 
     @contextmanager
     def compiling(
         self, *, timeout_s: float | None = None, stop: Callable[[], bool] | None = None
     ) -> Iterator[None]:
         """Keeps timing bursts away while a compiler runs. Arguments and errors as for `burst`."""
+        if self._held_here():
+            yield
+            return
         deadline = _deadline(timeout_s)
         lock = _held(self._directory / "machine.lock", fcntl.LOCK_SH, deadline, stop)
         with _held(self._directory / "turnstile.lock", fcntl.LOCK_EX, deadline, stop):
@@ -71,6 +85,9 @@ class MachineLock:
             yield
         finally:
             lock.__exit__(None, None, None)
+
+    def _held_here(self) -> bool:
+        return getattr(self._mine, "burst", False)
 
 
 def runtime_directory() -> Path:

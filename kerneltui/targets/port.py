@@ -51,7 +51,7 @@ class Limits:
         file_bytes: Largest file that a rank may write.
     """
 
-    start_s: float = 30.0
+    start_s: float = 60.0
     load_s: float = 10.0
     setup_s: float = 10.0
     first_call_s: float = 10.0

@@ -24,7 +24,7 @@ from kerneltui.targets.processes import descendants, is_alive, kill_tree, start_
 
 def test_a_burst_excludes_everything(tmp_path: Path) -> None:
     lock, other = MachineLock(tmp_path), MachineLock(tmp_path)
-    with lock.burst():
+    with lock.burst(), lock.compiling(timeout_s=0.01), lock.burst(timeout_s=0.01):
         for refused in (other.burst(timeout_s=0.01), other.compiling(timeout_s=0.01)):
             with pytest.raises(LockTimeout, match="another kerneltui holds"), refused:
                 pass

@@ -23,7 +23,6 @@ from kerneltui.targets.cpu.device import describe_cpu
 from kerneltui.targets.cpu.group import CpuGroup
 from kerneltui.targets.cpu.runtime import CpuTarget
 from kerneltui.targets.cpu.windows import DType, GroupLayout, TensorSpec
-from kerneltui.targets.errors import TargetError
 from kerneltui.targets.port import GroupRole, Limits
 
 __all__ = ["MeasuredCeilings", "Rate", "measure_ceilings"]
@@ -80,10 +79,12 @@ class MeasuredCeilings:
     @property
     def model(self) -> Ceilings:
         """The rates that a bound is made of: the best of each kind."""
+        flops = max(r.best for r in self.gemms)
         return Ceilings(
             ranks=self.ranks,
-            flops=max(r.best for r in self.gemms),
-            peak_flops=self.peak.best,
+            flops=flops,
+            # What was reached in a product can be reached: a busy neighbour may have hidden it.
+            peak_flops=max(self.peak.best, flops),
             memory_bytes=max(r.best for r in self.reads),
             link_bytes=max(r.best for r in self.copies),
             latency_ns=self.latency.best,
@@ -133,7 +134,7 @@ def measure_ceilings(
         stop: Asked while waiting for the machine; True ends it.
 
     Raises:
-        TargetError: If the probe does not build or run, or a result cannot be right.
+        TargetError: If the probe does not build or run, or the vendor's product is wrong.
     """
     source = _PROBE.read_text()
     stored = target.cache / "ceilings" / f"{_key(target, ranks, source)}.json"
@@ -149,11 +150,6 @@ def measure_ceilings(
     ):
         group.load(build.library)
         measured = _measure(group, target.threads_per_rank(ranks))
-    if not measured.peak.best > 0.9 * measured.model.flops:
-        raise TargetError(
-            f"ceilings contradict each other: {measured.model.flops:.3g} operations a second in a "
-            f"matrix product, {measured.peak.best:.3g} in registers; measure again on a quiet machine"
-        )
     stored.parent.mkdir(parents=True, exist_ok=True)
     temporary = stored.with_suffix(f".{secrets.token_hex(4)}.tmp")
     temporary.write_text(json.dumps(measured.to_json(), indent=1))

@@ -182,6 +182,7 @@ class _Server:
         group.note(descendants(group.alive))
         for pid in group.alive:
             _signal_group(pid, signal.SIGTERM)
+            _signal_group(pid, signal.SIGCONT)  # a stopped one would not hear it
         for pid in group.left():
             kill_process(pid, signal.SIGTERM)
 

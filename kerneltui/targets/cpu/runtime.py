@@ -20,7 +20,7 @@ from kerneltui.targets.port import GroupRole, Limits
 __all__ = ["CpuTarget"]
 
 WORKER_ENTRY = "kerneltui.evaluation.worker:main"
-_SERVER_START_S = 60.0
+_SERVER_START_S = 180.0  # importing torch takes 2 s on a quiet machine
 _HARNESS = Path(__file__).parent / "harness.cpp"
 # The server must have one thread; OpenBLAS inside numpy starts more when it is loaded.
 _ENVIRONMENT = {
@@ -37,6 +37,7 @@ class CpuTarget:
         cache: Folder for built kernels and measured ceilings.
         cores: Cores to use; all that this process may use by default.
         pin: Whether each rank keeps to cores of its own, where there are enough.
+        confine: False leaves ranks without sandbox, for a debugger or a profiler.
         lock: Keeps compiles and timing bursts apart.
     """
 
@@ -48,10 +49,12 @@ class CpuTarget:
         *,
         cores: int | None = None,
         pin: bool = False,
+        confine: bool = True,
         lock: MachineLock | None = None,
     ) -> None:
         self._cpus = sorted(os.sched_getaffinity(0))[:cores]
         self._pin = pin
+        self._confine = confine
         self.cache = cache
         self.lock = lock or MachineLock()
         self.toolchain = CpuToolchain(cache / "builds", lock=self.lock)
@@ -143,6 +146,7 @@ class CpuTarget:
                 options={
                     "threads": self.threads_per_rank(ranks),
                     "cpus": self._shares(ranks),
+                    "confine": self._confine,
                     "harness": str(harness.library.resolve()),
                     "readable": [str(self.cache.resolve())],
                     "gloo_timeout_s": limits.start_s,
