@@ -38,7 +38,7 @@ def _example(text: str) -> str:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="kerneltui")
+@click.version_option(package_name="kerneltui", prog_name="kerneltui")
 def cli() -> None:
     r"""Tune kernels together with two agents; the judge is honest and the record is git.
 
@@ -87,7 +87,7 @@ def open_command(
     mode = agents or ("" if place.exists else "offline")
     launch = Launch(chosen, mode, seed, "none", None, budget)
     quit_ = run(
-        connect=lambda report: launch_engine(place, launch, report),
+        connect=lambda report: str(launch_engine(place, launch, report)),
         readonly=readonly,
         replay=False,
         step=None,
@@ -225,10 +225,10 @@ def _replay_screen(source: Path, step: int | None) -> int:
         raise OpeningFailed(f"{source}: no such session or bundle; see the folder sessions/")
     readers: list[Any] = []
 
-    def connect(report: Callable[[str], None]) -> Path:
+    def connect(report: Callable[[str], None]) -> str:
         path, process = launch_reader(source, report)
         readers.append(process)
-        return path
+        return str(path)
 
     try:
         quit_ = run(connect=connect, readonly=True, replay=True, step=step)
@@ -260,13 +260,15 @@ def main() -> None:
     from kerneltui.model.errors import UserError
 
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="kerneltui", standalone_mode=False)
     except click.exceptions.Exit as error:
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = Exit.INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "kerneltui"
+        click.echo(f"kerneltui: {error.format_message()} (see '{command} --help')", err=True)
         code = Exit.USAGE
     except (UserError, OSError) as error:
         click.echo(f"kerneltui: {error}", err=True)

@@ -34,9 +34,11 @@ __all__ = [
     "library_kernels",
     "load_state",
     "read_events",
+    "read_kernel",
     "resume_session",
     "save_snapshot",
     "target_spec",
+    "workload_hash",
 ]
 
 BASE = "c0000"

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kerneltui.config import cache_folder
-from kerneltui.evaluation.sandbox import sandbox_level
 from kerneltui.headless.output import Exit, table
 from kerneltui.targets.cpu.device import describe_cpu
+from kerneltui.targets.cpu.landlock import landlock_version
+from kerneltui.targets.cpu.seccomp import seccomp_available
 
 __all__ = ["Finding", "doctor", "findings"]
 
@@ -82,7 +83,7 @@ def _python() -> Finding:
 
 def _cores() -> Finding:
     cores = len(os.sched_getaffinity(0))
-    text = f"{describe_cpu()}, {cores} cores for this process"
+    text = f"{describe_cpu().model}, {cores} cores for this process"
     if cores < 2:
         return Finding("cpu", OFF, text, "two ranks share one core here; times mean little")
     return Finding("cpu", OK, text)
@@ -118,8 +119,10 @@ def _torch() -> Finding:
 
 
 def _sandbox() -> Finding:
-    level = sandbox_level()
-    if "seccomp" in level and "landlock" in level:
+    version, seccomp = landlock_version(), seccomp_available()
+    parts = ([f"landlock {version}"] if version > 0 else []) + (["seccomp"] if seccomp else [])
+    level = " + ".join(parts) or "process hygiene only"
+    if len(parts) == 2:
         return Finding("sandbox", OK, level)
     remedy = "candidates run with your rights; a kernel with landlock and seccomp confines them"
     return Finding("sandbox", OFF, level, remedy)

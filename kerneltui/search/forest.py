@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["Forest"]
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 

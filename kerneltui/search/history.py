@@ -11,6 +11,8 @@ import numpy as np
 from kerneltui.search.parameter import Codes, Configuration, SpaceError, Value
 from kerneltui.search.space import Space
 
+__all__ = ["History", "Trial"]
+
 
 @dataclass(slots=True)
 class Trial:

@@ -10,6 +10,8 @@ from kerneltui.search.parameter import Codes, Rows
 from kerneltui.search.space import Space
 from kerneltui.search.strategy import Move
 
+__all__ = ["Step", "crossovers", "moved", "neighbours", "pairs", "permitted", "resets"]
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

@@ -24,6 +24,8 @@ from kerneltui.search.space import Space
 from kerneltui.search.strategy import Move, Proposal
 from kerneltui.search.surrogate import Surrogate
 
+__all__ = ["OfflineStrategy", "Settings"]
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -10,6 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = [
+    "Constraint",
+    "Parameter",
+    "SpaceError",
+    "checked",
+    "encode",
+    "enumerate_valid",
+    "holds",
+    "keys_of",
+]
+
 Value = int | float | str
 Configuration = tuple[Value, ...]
 Codes = tuple[int, ...]

@@ -9,6 +9,8 @@ from kerneltui.search.parameter import Configuration, Value
 from kerneltui.search.space import Space
 from kerneltui.search.strategy import Move, Proposal
 
+__all__ = ["RandomSearch"]
+
 
 class RandomSearch:
     """Draws from the space without replacement: what every other strategy has to beat."""

@@ -21,6 +21,8 @@ from kerneltui.search.parameter import Configuration, Parameter, Value
 from kerneltui.search.space import Space
 from kerneltui.search.strategy import Strategy
 
+__all__ = ["Recorded", "RecordedError", "read_recorded", "simulate"]
+
 # Words for a combination that the constraints forbid; other words are failures to build or run.
 _FORBIDDEN = {"InvalidConfig", "constraints"}
 # Some old files mark a failure by this number instead of a word.

@@ -10,6 +10,8 @@ from kerneltui.search.random_search import RandomSearch
 from kerneltui.search.space import Space
 from kerneltui.search.strategy import Strategy
 
+__all__ = ["make_strategy"]
+
 STRATEGIES: dict[str, Callable[[Space, int, Sequence[Configuration], int | None], Strategy]] = {
     "offline": OfflineStrategy,
     "random": RandomSearch,

@@ -34,6 +34,8 @@ from kerneltui.search.parameter import (
     keys_of,
 )
 
+__all__ = ["Space"]
+
 ENUMERATION_LIMIT = 1_000_000
 _REPAIR_STEPS = 64
 _DRAWS_PER_SAMPLE = 400

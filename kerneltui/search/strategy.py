@@ -13,6 +13,8 @@ from typing import Protocol
 
 from kerneltui.search.parameter import Configuration, Value
 
+__all__ = ["Move", "Proposal", "Strategy"]
+
 
 class Move(StrEnum):
     """How a proposal came about."""

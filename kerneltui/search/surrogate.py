@@ -12,6 +12,8 @@ from kerneltui.search.forest import Floats, Forest
 from kerneltui.search.history import History, Trial
 from kerneltui.search.parameter import Parameter, Rows
 
+__all__ = ["Surrogate", "labels"]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Surrogate:

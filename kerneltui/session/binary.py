@@ -17,7 +17,7 @@ from typing import IO
 
 from kerneltui.session.errors import SessionDamaged, SessionError, SessionFull
 
-__all__ = ["GitBinary"]
+__all__ = ["GitBinary", "check_status", "environment", "reason"]
 
 _NO_ROOM = ("No space left on device", "File too large", "Disk quota exceeded")
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from kerneltui.session.errors import SessionError, SessionFull
 
-__all__ = ["TEMPORARY_PREFIX", "FileWriter", "disk_errors"]
+__all__ = ["TEMPORARY_PREFIX", "FileWriter", "disk_errors", "sync_path", "write_all"]
 
 TEMPORARY_PREFIX = "tmp_obj_"
 """git uses the same prefix, so its own clean-up knows our strays too."""

@@ -30,7 +30,7 @@ from kerneltui.session.records import (
 )
 from kerneltui.session.refs import JOURNAL, RefStore
 
-__all__ = ["Entry", "Journal"]
+__all__ = ["Entry", "Journal", "check_position", "decode_entry"]
 
 _AT = "kerneltui-at"
 _POSITION = "kerneltui-position"

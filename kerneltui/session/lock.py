@@ -15,7 +15,7 @@ from pathlib import Path
 from kerneltui.session.errors import SessionLocked
 from kerneltui.session.files import disk_errors
 
-__all__ = ["WriterLock"]
+__all__ = ["WriterLock", "is_alive"]
 
 LOCK_NAME = "kerneltui.lock"
 _WAIT_FOR_CHILDREN_S = 20.0

@@ -6,7 +6,7 @@ not name did not happen: after a crash the engine folds the journal and calls `d
 
 For people: every candidate is a commit, `git tree` draws them, `git log --first-parent main` is the
 story of what was accepted, `git notes show <commit>` prints an evaluation. A plain `git clone`
-brings only `main`; the rest comes with `git fetch origin 'refs/*:refs/*'`, or in a bundle.
+brings only `main`; the rest comes with `git fetch --update-head-ok origin 'refs/*:refs/*'`, or in a bundle.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Session:
             if not known and session._refs.read(JOURNAL) is None:
                 raise NotASession(
                     f"{path}: is a git repository but no session; a plain clone needs "
-                    "`git fetch origin 'refs/*:refs/*'`, a bundle is opened as it is"
+                    "`git fetch --update-head-ok origin 'refs/*:refs/*'`; a bundle is opened as it is"
                 )
             if session._lock is not None:
                 session._prepare_writer(known=known, unclean=session._lock.unclean)

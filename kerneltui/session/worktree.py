@@ -11,7 +11,7 @@ from kerneltui.session.binary import GitBinary
 from kerneltui.session.errors import SessionError
 from kerneltui.session.files import FileWriter, disk_errors
 
-__all__ = ["read_log", "refresh", "write_log"]
+__all__ = ["log_path", "read_log", "refresh", "write_log"]
 
 
 def refresh(git: GitBinary) -> str | None:

@@ -36,6 +36,7 @@ from kerneltui.model.command import (
 )
 from kerneltui.model.event import AcceptRule, ConstraintKind, decode_event
 from kerneltui.model.frames import PROTOCOL, FrameReader, encode_frame
+from kerneltui.model.kernel import parse_kernel
 from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.record import canonical_json, from_plain
 from kerneltui.model.state import State, fold
@@ -210,7 +211,7 @@ def test_a_resumed_session_goes_on(session: Path):
 
 def test_failures_are_recorded_with_reason_and_log_and_the_search_goes_on(session: Path):
     def fail(kernel):
-        if "CHUNK_ROWS 8" in kernel.source and "MR 4" not in kernel.source:
+        if kernel.configuration.get("GEMM_KIND") == "GEMM_TILED":
             return Failure(Stage.VERIFY, FailureKind.HANG, "rank 1 hung in run")
         return None
 
@@ -253,8 +254,9 @@ def test_hunks_and_edits_make_new_candidates(live):
     landed = next(terminal.state.pending())
     answer = terminal.ask(ReadSource(landed.id))["data"]
     assert answer["parent"] == "c0000" and "host.cpp" in answer["parent_source"]
-    text = answer["source"].replace("#define CHUNK_ROWS 8", "#define CHUNK_ROWS 96")
-    text = text.replace("#define MR 4", "#define MR 6")
+    kernel = parse_kernel(answer["source"])
+    assert kernel.configuration["CHUNK_ROWS"] != 96 and kernel.configuration["NR"] != 24
+    text = kernel.render({"CHUNK_ROWS": 96, "NR": 24})
     made = terminal.ask(Edit(landed.id, text, "larger chunks"))
     assert made["ok"]
     mine = made["data"]["candidate"]
@@ -264,7 +266,7 @@ def test_hunks_and_edits_make_new_candidates(live):
     new = part["data"]["candidate"]
     terminal.wait(lambda s: s.candidates[new].measurement is not None)
     source = terminal.ask(ReadSource(new))["data"]["source"]
-    assert ("#define CHUNK_ROWS 96" in source) != ("#define MR 6" in source)
+    assert ("#define CHUNK_ROWS 96" in source) != ("#define NR 24" in source)
     nothing = terminal.ask(Edit(landed.id, answer["source"]))
     assert not nothing["ok"] and "nothing was changed" in nothing["error"]
 
@@ -276,14 +278,14 @@ def test_steering_binds_the_search(live):
     assert not unknown["ok"]
     terminal.wait(lambda s: len(s.candidates) > 1)
     assert terminal.ask(Steer("slow", "try larger tiles"))["ok"]
-    assert terminal.ask(Constrain(ConstraintKind.BAN, "mr", "8"))["ok"]
+    assert terminal.ask(Constrain(ConstraintKind.BAN, "copy_kind", "COPY_MOVSB"))["ok"]
     assert terminal.ask(Constrain(ConstraintKind.FORCE, "TRANSFER", "push"))["ok"]
     known = set(terminal.state.candidates)
     terminal.wait(lambda s: bool(s.ended))
     later = [c for name, c in terminal.state.candidates.items() if name not in known]
     # one proposal may have been on its way
     for candidate in later[1:]:
-        assert candidate.configuration["MR"] != "8"
+        assert candidate.configuration["COPY_KIND"] != "COPY_MOVSB"
         assert candidate.configuration["TRANSFER"] == "push"
     assert terminal.state.steers[0].delivered_to == "slow"
 
