@@ -64,7 +64,8 @@ class KernelTui(App[Quit], inherit_bindings=False):
     CSS = CSS
     COMMANDS: ClassVar[set[type[ActionProvider]]] = {ActionProvider}  # pyright: ignore
     BINDINGS: ClassVar[list[BindingType]] = []
-    ENABLE_COMMAND_PALETTE = True
+    # Textual would bind the palette with priority, which reaches into text inputs.
+    ENABLE_COMMAND_PALETTE = False
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class KernelTui(App[Quit], inherit_bindings=False):
         clipboard_folder: Path | None = None,
     ) -> None:
         super().__init__()
+        self.use_command_palette = True
         self._connect = connect
         self._open_link = open_link
         self._readonly = readonly

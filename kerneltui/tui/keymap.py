@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from textual.binding import Binding
 
-__all__ = ["ACTIONS", "LIVE_WHILE_TYPING", "Action", "Scope", "action", "bindings", "hints"]
+__all__ = ["ACTIONS", "LIVE_WHILE_TYPING", "Action", "Scope", "action", "bindings", "hints", "keys_document"]
 
 
 class Scope(StrEnum):
@@ -281,8 +281,8 @@ def keys_document() -> str:
     lines = [
         "# Keys",
         "",
-        "Made from the table of actions by `python -m kerneltui.tui.keymap`; a test checks that it",
-        "is current. The id names an action in the palette and in keymaps.",
+        "Made from the table of actions in `kerneltui/tui/keymap.py`; a test checks that it is current",
+        "and says how to make it again. The id names an action in the palette and in keymaps.",
     ]
     for scope in (_D, _T, _G, _M, _S, _R):
         lines += [
@@ -298,6 +298,3 @@ def keys_document() -> str:
                 lines.append(f"| {keys} | {entry.help} | {entry.command} | {entry.id} |")
     return "\n".join(lines) + "\n"
 
-
-if __name__ == "__main__":
-    print(keys_document(), end="")

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import overload
 
 from rich.cells import cell_len, set_cell_size
+from textual.content import Content
+from textual.content import Span as ContentSpan
 
 __all__ = [
     "LazyLines",
     "Line",
     "Span",
     "clean",
+    "content",
     "cut",
     "fit",
     "join",
@@ -30,6 +33,12 @@ Span = tuple[str, str]
 Line = tuple[Span, ...]
 
 _TAB = 4
+_BORDER_STYLES = {
+    "verdict-faster": "bold $success",
+    "verdict-slower": "bold $error",
+    "verdict-unclear": "bold $warning",
+    "state-quar": "bold $warning",
+}
 
 
 class LazyLines(Sequence[Line]):
@@ -123,6 +132,17 @@ def join(parts: Iterable[Line], separator: Span) -> Line:
     return tuple(joined)
 
 
+def content(line: Line) -> Content:
+    """Returns a line for a border, where verdicts keep their colour; never parsed as markup."""
+    spans: list[ContentSpan] = []
+    at = 0
+    for text, style in line:
+        if style in _BORDER_STYLES:
+            spans.append(ContentSpan(at, at + len(text), _BORDER_STYLES[style]))
+        at += len(text)
+    return Content(plain(line), spans)
+
+
 def wrap(text: str, width: int) -> Sequence[str]:
     """Returns text broken at spaces into lines of at most `width` cells; long words are cut up."""
     lines: list[str] = []
@@ -137,7 +157,8 @@ def wrap(text: str, width: int) -> Sequence[str]:
             if current:
                 lines.append(current)
             while cell_len(rest) > width > 0:
-                head = set_cell_size(rest, width).rstrip()
+                # A sign wider than the line is taken all the same, or this would never end.
+                head = rest[: max(1, len(set_cell_size(rest, width).rstrip()))]
                 lines.append(head)
                 rest = rest[len(head) :]
             current = rest

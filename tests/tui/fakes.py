@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from fake_engine import Paper
@@ -130,3 +130,38 @@ async def until(pilot: Any, condition: Callable[[], object], what: str = "") -> 
         assert loop.time() < end, f"never: {what or condition}"
         await pilot.pause(0.01)
     await pilot.pause()
+
+
+def drive(*, size: tuple[int, int] = (80, 24), **options: Any) -> Callable[..., Callable[[], None]]:
+    """Makes a test of a scenario: `async def test_x(desk, pilot)` over a session that is up."""
+
+    def wrap(scenario: Callable[[Desk, Any], Awaitable[None]]) -> Callable[[], None]:
+        def test() -> None:
+            async def play() -> None:
+                desk = Desk(**options)
+                async with desk.app.run_test(size=size) as pilot:
+                    screen = desk.app.base
+                    await until(pilot, lambda: getattr(screen, "loaded", None), "the first diff")
+                    desk.clock.advance(1)
+                    await scenario(desk, pilot)
+
+            asyncio.run(play())
+
+        test.__name__ = scenario.__name__
+        test.__doc__ = scenario.__doc__
+        return test
+
+    return wrap
+
+
+def shown(desk: Desk) -> list[str]:
+    """Returns the screen as lines of text."""
+    app = desk.app
+    width, height = app.size
+    lines = app.screen._compositor.render_strips(app.screen.size)
+    return [strip.text[:width] for strip in lines[:height]]
+
+
+def has(desk: Desk, text: str) -> bool:
+    """Whether a text is on the screen."""
+    return any(text in line for line in shown(desk))

@@ -20,6 +20,7 @@ __all__ = ["Diff", "DiffLines", "draw_diff", "intra_line", "make_diff"]
 
 _LONGEST_MARKED = 400  # cells; longer lines get no marks within the line
 _MEMBER = re.compile(r"^[A-Za-z_#].*[({:]\s*(//.*)?$|^\s{0,4}[A-Za-z_][\w:<>*& ]*\([^;]*\)\s*\{")
+_WORD = re.compile(r"\w+")
 _FUNCTION = re.compile(r"([A-Za-z_]\w*)\s*\(")
 
 _Row = tuple[str, int | None, int | None, str]
@@ -122,7 +123,22 @@ def intra_line(
             if kind > 0:
                 come.append((at_new, at_new + len(text)))
             at_new += len(text)
-    return tuple(gone), tuple(come)
+    return _whole_words(old, gone), _whole_words(new, come)
+
+
+def _whole_words(text: str, ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Widens ranges to the words and numbers they touch: 48 -> 24 is one change, not two digits."""
+    words = [found.span() for found in _WORD.finditer(text)]
+    wide: list[tuple[int, int]] = []
+    for start, end in ranges:
+        for left, right in words:
+            if left < end and right > start:
+                start, end = min(start, left), max(end, right)
+        if wide and start <= wide[-1][1]:
+            wide[-1] = (wide[-1][0], max(end, wide[-1][1]))
+        else:
+            wide.append((start, end))
+    return tuple(wide)
 
 
 def draw_diff(

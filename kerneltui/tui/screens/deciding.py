@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from textual.app import SuspendNotSupported
+
 from kerneltui.model.candidate import CandidateState
 from kerneltui.model.command import (
     Accept,
@@ -30,6 +32,7 @@ from kerneltui.tui.decide import Displayed
 from kerneltui.tui.editor import EditorError, edit_text
 from kerneltui.tui.screens.dialogs import Choice, ChoiceDialog, NoteDialog
 from kerneltui.tui.screens.panels import Handler
+from kerneltui.tui.sources import Loaded
 from kerneltui.tui.steering import SteerError, parse_steer
 
 if TYPE_CHECKING:
@@ -236,14 +239,24 @@ class Deciding:
             return
         name = PurePosixPath(loaded.diff.file).name or "kernel.cpp"
         edited = self._in_editor(loaded.source, name)
-        if edited is None:
-            return
-        self.send(Edit(loaded.candidate, edited), f"your version of {loaded.candidate}")
+        if edited is not None:
+            self.propose(loaded, edited)
+
+    def propose(self, loaded: Loaded, source: str) -> None:
+        """Proposes the human's own version of a candidate."""
+        self.send(Edit(loaded.candidate, source), f"your version of {loaded.candidate}")
 
     def _in_editor(self, text: str, name: str) -> str | None:
         try:
             with self._screen.app.suspend():
-                edited = edit_text(text, name, os.environ)
+                return self._edited(text, name)
+        except SuspendNotSupported:
+            self._screen.say("this terminal cannot be handed to an editor")
+            return None
+
+    def _edited(self, text: str, name: str) -> str | None:
+        try:
+            edited = edit_text(text, name, os.environ)
         except EditorError as error:
             self._screen.say(str(error))
             return None

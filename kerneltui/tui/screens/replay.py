@@ -22,7 +22,7 @@ from kerneltui.tui.screens.copying import copy_menu
 from kerneltui.tui.screens.dialogs import NoteDialog
 from kerneltui.tui.screens.panels import Handler, PanelScreen
 from kerneltui.tui.sources import Loaded, SourceError
-from kerneltui.tui.text import Line, plain
+from kerneltui.tui.text import Line, content
 from kerneltui.tui.timeline import Timeline, event_text
 from kerneltui.tui.view import Link, Live, Snapshot
 from kerneltui.tui.widgets.lineview import LineView
@@ -184,7 +184,7 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
         bench.show(lambda w, h: chart_lines(chart, w, h))
         room = bench.size.width - 12
         bench.border_title = Content(f"3 Bench then  {chart.title_for(room - 5)}")
-        bench.border_subtitle = Content(plain(difference_text(state, candidate, room)))
+        bench.border_subtitle = content(difference_text(state, candidate, room))
         if candidate is None:
             self.main.diff.wait_for("no candidate yet")
             return

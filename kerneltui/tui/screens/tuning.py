@@ -24,7 +24,7 @@ from kerneltui.tui.screens.copying import copy_menu
 from kerneltui.tui.screens.deciding import Deciding
 from kerneltui.tui.screens.panels import Handler, PanelScreen
 from kerneltui.tui.sources import Loaded, SourceError
-from kerneltui.tui.text import Line, plain
+from kerneltui.tui.text import Line, content, plain
 from kerneltui.tui.view import Snapshot
 from kerneltui.tui.widgets.candidates import CandidatesPanel
 from kerneltui.tui.widgets.lineview import LineView
@@ -246,8 +246,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         view.show(build)
         room = view.size.width - 12
         view.border_title = Content(f"3 Bench  {chart.title_for(room)}")
-        text = plain(difference_text(state, candidate, room))
-        view.border_subtitle = Content(text)
+        view.border_subtitle = content(difference_text(state, candidate, room))
 
     def tick(self) -> None:
         """Draws what shows the time: header, agents, machine."""

@@ -1,0 +1,135 @@
+"""The replay screen: the same fold as live, at any step, and nothing can be changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fakes import Desk, drive, has, until
+
+from kerneltui.model.event import Decided
+from kerneltui.model.state import fold
+from kerneltui.tui.app import Quit
+from kerneltui.tui.screens.dialogs import ChoiceDialog, NoteDialog
+from kerneltui.tui.screens.replay import ReplayScreen
+
+
+def replay(desk: Desk) -> ReplayScreen:
+    screen = desk.app.base
+    assert isinstance(screen, ReplayScreen)
+    return screen
+
+
+@drive(replay=True)
+async def test_it_begins_at_the_end_and_says_that_it_is_a_replay(desk: Desk, pilot: Any) -> None:
+    total = len(desk.paper.session.events)
+    assert has(desk, "REPLAY (read only)")
+    assert has(desk, f"step {total} of {total}")
+    assert replay(desk).snapshot.state.canonical() == desk.paper.state.canonical()
+
+
+@drive(replay=True, step=30)
+async def test_it_begins_at_the_wanted_step(desk: Desk, pilot: Any) -> None:
+    assert has(desk, "step 30 of")
+    expected = fold(desk.paper.session.events[:30])
+    assert replay(desk).snapshot.state.canonical() == expected.canonical()
+
+
+@drive(replay=True)
+async def test_stepping_and_hopping(desk: Desk, pilot: Any) -> None:
+    screen = replay(desk)
+    total = len(screen.timeline)
+    await pilot.press("comma", "comma", "full_stop")
+    assert screen.step == total - 1
+    await pilot.press("left")
+    assert isinstance(screen.timeline.events[screen.step - 1], Decided)
+    before = screen.step
+    await pilot.press("left", "right")
+    assert screen.step == before
+    await pilot.press("home")
+    assert screen.step == 1
+    await pilot.press("end")
+    assert screen.step == total
+    expected = fold(desk.paper.session.events)
+    assert screen.snapshot.state.canonical() == expected.canonical()
+
+
+@drive(replay=True)
+async def test_goto_and_mark(desk: Desk, pilot: Any) -> None:
+    screen = replay(desk)
+    await pilot.press("g")
+    await until(pilot, lambda: isinstance(desk.app.screen, NoteDialog))
+    await pilot.press(*"42", "enter")
+    await until(pilot, lambda: screen.step == 42)
+    await pilot.press("m", "home", "m")
+    assert screen.step == 42
+
+
+@drive(replay=True)
+async def test_it_plays_to_the_end_and_stops(desk: Desk, pilot: Any) -> None:
+    screen = replay(desk)
+    total = len(screen.timeline)
+    screen.go(total - 3)
+    await pilot.press(*["equals_sign"] * 5)
+    await pilot.press("space")
+    await until(pilot, lambda: screen.step == total)
+    await until(pilot, lambda: not has(desk, "playing"))
+
+
+@drive(replay=True)
+async def test_the_cursor_in_the_events_is_the_step(desk: Desk, pilot: Any) -> None:
+    screen = replay(desk)
+    total = len(screen.timeline)
+    await pilot.press("k", "k")
+    assert screen.step == total - 2
+    await pilot.press("j")
+    assert screen.step == total - 1
+
+
+@drive(replay=True)
+async def test_filtering_events(desk: Desk, pilot: Any) -> None:
+    await pilot.press("slash")
+    await until(pilot, lambda: isinstance(desk.app.screen, NoteDialog))
+    await pilot.press(*"rejected", "enter")
+    await until(pilot, lambda: has(desk, "/rejected"))
+    screen = replay(desk)
+    await pilot.press("k")
+    event = screen.timeline.events[screen.step - 1]
+    assert isinstance(event, Decided)
+    await pilot.press("escape")
+    assert not has(desk, "/rejected")
+
+
+@drive(replay=True)
+async def test_decision_keys_do_nothing(desk: Desk, pilot: Any) -> None:
+    await pilot.press("a", "r", "z", "p", "0", "a", "r")
+    assert desk.decisions == []
+
+
+@drive(replay=True)
+async def test_the_diff_follows_the_step(desk: Desk, pilot: Any) -> None:
+    screen = replay(desk)
+    step = next(
+        number
+        for number, event in enumerate(screen.timeline.events, 1)
+        if getattr(event, "id", "") == "c0008"
+    )
+    screen.go(step)
+    await until(pilot, lambda: has(desk, "c0008 <- c0005"))
+
+
+@drive(replay=True)
+async def test_copy_and_quit(desk: Desk, pilot: Any) -> None:
+    await pilot.press("y")
+    await until(pilot, lambda: isinstance(desk.app.screen, ChoiceDialog))
+    await pilot.press("s")
+    await until(pilot, lambda: "OSC 52" in replay(desk).notice)
+    await pilot.press("q")
+    await until(pilot, lambda: desk.app.return_value == Quit())
+
+
+@drive(replay=True)
+async def test_the_engine_going_away_keeps_the_replay(desk: Desk, pilot: Any) -> None:
+    desk.link.break_off()
+    await until(pilot, lambda: "engine is gone" in replay(desk).notice)
+    await pilot.press("home")
+    assert replay(desk).step == 1
