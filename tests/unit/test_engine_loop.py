@@ -227,11 +227,11 @@ def test_failures_are_recorded_with_reason_and_log_and_the_search_goes_on(sessio
 def test_the_human_decides(live):
     terminal = live(FakeEvaluator(), rule=AcceptRule.NONE, candidates=40, undecided=3)
     assert terminal.writer
-    terminal.wait(lambda s: len([c for c in s.pending()]) >= 3)
+    terminal.wait(lambda s: len(list(s.pending())) >= 3)
     first = next(terminal.state.pending())
     stale = terminal.ask(Accept(first.id, "0" * 40))
     assert not stale["ok"] and "another commit" in stale["error"]
-    faster = [c for c in terminal.state.pending() if c.measurement.verdict == "FASTER"][0]
+    faster = next(c for c in terminal.state.pending() if c.measurement.verdict == "FASTER")
     assert terminal.ask(Accept(faster.id, faster.sha))["ok"]
     assert terminal.state.incumbent == faster.id
     main = terminal.state.main
@@ -241,7 +241,7 @@ def test_the_human_decides(live):
     assert terminal.ask(Redo())["ok"]
     assert terminal.state.incumbent == faster.id
     assert terminal.state.main != main
-    other = [c for c in terminal.state.pending()][0]
+    other = next(iter(terminal.state.pending()))
     assert terminal.ask(Reject(other.id, other.sha, note="too complicated"))["ok"]
     assert terminal.state.candidates[other.id].note == "too complicated"
     again = terminal.ask(Reject(other.id, other.sha))
@@ -250,7 +250,7 @@ def test_the_human_decides(live):
 
 def test_hunks_and_edits_make_new_candidates(live):
     terminal = live(FakeEvaluator(), rule=AcceptRule.NONE, candidates=1)
-    terminal.wait(lambda s: bool([c for c in s.pending()]))
+    terminal.wait(lambda s: bool(list(s.pending())))
     landed = next(terminal.state.pending())
     answer = terminal.ask(ReadSource(landed.id))["data"]
     assert answer["parent"] == "c0000" and "host.cpp" in answer["parent_source"]
@@ -337,7 +337,7 @@ def test_an_interrupted_evaluation_is_marked_and_can_be_run_again(live):
     nothing = terminal.ask(Interrupt())
     assert not nothing["ok"] and "no evaluation is running" in nothing["error"]
     block.set()
-    cut = [c.id for c in terminal.state.candidates.values() if c.phase is Phase.INTERRUPTED][0]
+    cut = next(c.id for c in terminal.state.candidates.values() if c.phase is Phase.INTERRUPTED)
     assert terminal.ask(Rebench(cut))["ok"]
     terminal.wait(lambda s: s.candidates[cut].measurement is not None)
     assert terminal.state.candidates[cut].attempt == 2
