@@ -21,6 +21,9 @@ __all__ = [
 ]
 
 
+_GIVE_UP_S = 5.0  # on a process that the kernel does not let go after SIGKILL
+
+
 def parents() -> dict[int, int]:
     """Parent of every process on this machine that /proc shows."""
     found: dict[int, int] = {}
@@ -83,7 +86,7 @@ def kill_process(pid: int, sig: signal.Signals) -> None:
 def kill_tree(leader: int, *, grace_s: float = 2.0) -> float:
     """Ends a child that leads a process group, its group, and everything below it.
 
-    SIGTERM first, SIGKILL after `grace_s`. The caller must be the parent of `leader` and must not
+    SIGTERM first, SIGKILL after `grace_s`, then a wait until they are gone. The caller must be the parent of `leader` and must not
     have reaped it yet; it is reaped here.
 
     Returns:
@@ -106,6 +109,9 @@ def kill_tree(leader: int, *, grace_s: float = 2.0) -> float:
             kill_process(pid, signal.SIGKILL)
     with suppress(ChildProcessError):
         os.waitpid(leader, 0)
+    gone_by = time.monotonic() + _GIVE_UP_S
+    while any(is_alive(pid) for pid in family) and time.monotonic() < gone_by:
+        time.sleep(0.005)
     return time.monotonic() - begin
 
 

@@ -72,11 +72,11 @@ def test_a_waiting_burst_goes_before_later_compiles(tmp_path: Path) -> None:
 
 
 def test_waiting_can_be_stopped(tmp_path: Path) -> None:
-    lock = MachineLock(tmp_path)
+    lock, other = MachineLock(tmp_path), MachineLock(tmp_path)
     with (
         lock.burst(),
         pytest.raises(LockTimeout, match="stopped"),
-        lock.burst(stop=lambda: True),
+        other.burst(stop=lambda: True),
     ):
         pass
 
