@@ -13,7 +13,16 @@ from enum import StrEnum
 
 from textual.binding import Binding
 
-__all__ = ["ACTIONS", "LIVE_WHILE_TYPING", "Action", "Scope", "action", "bindings", "hints", "keys_document"]
+__all__ = [
+    "ACTIONS",
+    "LIVE_WHILE_TYPING",
+    "Action",
+    "Scope",
+    "action",
+    "bindings",
+    "hints",
+    "keys_document",
+]
 
 
 class Scope(StrEnum):
@@ -297,4 +306,3 @@ def keys_document() -> str:
                 keys = " ".join(f"`{key}`" for key in entry.keys) or "palette only"
                 lines.append(f"| {keys} | {entry.help} | {entry.command} | {entry.id} |")
     return "\n".join(lines) + "\n"
-

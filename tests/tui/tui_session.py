@@ -254,7 +254,7 @@ class Session:
                 base_sha=self.shas["c0001"],
                 seed_file="host.cpp",
                 shapes=tuple(
-                    ShapeInfo(name, {"M": m, "N": n, "K": k, "RANKS": 2}, m * n * k)
+                    ShapeInfo(name, {"M": m, "N": n, "K": k, "RANKS": 2}, float(m * n * k))
                     for name, (m, n, k, _) in SHAPES.items()
                 ),
                 workload_hash="5d20b77",

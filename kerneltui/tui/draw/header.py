@@ -41,7 +41,7 @@ def header_line(snapshot: Snapshot, now: int, width: int) -> Line:
     ]
     if state.paused:
         parts.insert(1, ((("PAUSED", "warn"),), 0))
-    room = width - line_width(banner)
+    room = width - line_width(banner) - bool(banner)
     for rank in range(8, -1, -1):
         line = join([part for part, drop in parts if not drop or drop <= rank], _BAR)
         if line_width(line) <= room or rank == 0:

@@ -1,0 +1,105 @@
+"""What the screens look like, as pictures. Tied to the pinned version of Textual.
+
+The pictures are drawn from the same session with clocks that stand still, so they are equal on every
+machine. To look at a change: `pytest tests/tui/test_tui_snapshots.py` writes a report; to accept it,
+add `--snapshot-update`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fakes import Desk, until
+
+SMALL, NORMAL, WIDE, TINY = (80, 24), (120, 40), (200, 50), (60, 16)
+TAB = "right_square_bracket"
+
+
+def draw(compare: Any, size: tuple[int, int], *keys: str, select: str = "", **options: Any) -> None:
+    """Compares the screen after some keys with its picture."""
+    desk = Desk(**options)
+
+    async def prepare(pilot: Any) -> None:
+        screen: Any = desk.app.base
+        await until(pilot, lambda: screen.loaded is not None, "the first diff")
+        if select:
+            screen.candidates.select(select)
+            await until(pilot, lambda: screen.loaded and screen.loaded.candidate == select, select)
+        desk.clock.advance(1)
+        for key in keys:
+            await pilot.press(key)
+        await until(pilot, lambda: screen.loaded is not None, "the last diff")
+        await pilot.wait_for_scheduled_animations()
+
+    assert compare(desk.app, terminal_size=size, run_before=prepare)
+
+
+@pytest.mark.parametrize("size", [SMALL, NORMAL, WIDE, TINY], ids=lambda s: f"{s[0]}x{s[1]}")
+def test_tuning(snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
+    draw(snap_compare, size)
+
+
+@pytest.mark.parametrize("size", [SMALL, NORMAL, WIDE, TINY], ids=lambda s: f"{s[0]}x{s[1]}")
+def test_replay(snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
+    draw(snap_compare, size, "left", "left", replay=True)
+
+
+@pytest.mark.parametrize("size", [SMALL, NORMAL], ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("tab", range(1, 6), ids=["code", "log", "jobs", "bench", "directive"])
+def test_tabs(snap_compare: Callable[..., bool], size: tuple[int, int], tab: int) -> None:
+    draw(snap_compare, size, "0", *[TAB] * tab, select="c0028")
+
+
+def test_failure(snap_compare: Callable[..., bool]) -> None:
+    draw(snap_compare, SMALL, TAB, TAB, select="c0007")
+
+
+def test_hunks_left_out(snap_compare: Callable[..., bool]) -> None:
+    draw(snap_compare, NORMAL, "0", "l", "space", select="c0008")
+
+
+def test_more_context_full_screen(snap_compare: Callable[..., bool]) -> None:
+    draw(snap_compare, SMALL, "0", "f", *["right_curly_bracket"] * 3, select="c0008")
+
+
+def test_chart_of_every_shape(snap_compare: Callable[..., bool]) -> None:
+    draw(snap_compare, NORMAL, "3", "f", select="c0028")
+
+
+def test_steering(snap_compare: Callable[..., bool]) -> None:
+    draw(snap_compare, SMALL, "s", *"@fast also check odd rows")
+
+
+def test_refusal(snap_compare: Callable[..., bool]) -> None:
+    draw(snap_compare, SMALL, "a", select="c0027")
+
+
+def test_note_dialog(snap_compare: Callable[..., bool]) -> None:
+    draw(snap_compare, SMALL, "a", select="c0031")
+
+
+def test_rule_dialog(snap_compare: Callable[..., bool]) -> None:
+    draw(snap_compare, SMALL, "A", select="c0028")
+
+
+def test_quit_dialog(snap_compare: Callable[..., bool]) -> None:
+    draw(snap_compare, SMALL, "q")
+
+
+def test_help(snap_compare: Callable[..., bool]) -> None:
+    draw(snap_compare, NORMAL, "question_mark")
+
+
+def test_read_only(snap_compare: Callable[..., bool]) -> None:
+    draw(snap_compare, SMALL, writer=False)
+
+
+def test_filter(snap_compare: Callable[..., bool]) -> None:
+    draw(snap_compare, SMALL, "slash", *"fail")
+
+
+def test_without_colour(snap_compare: Callable[..., bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "")
+    draw(snap_compare, SMALL)
