@@ -77,7 +77,10 @@ class Judge:
     """
 
     def __init__(self, folder: Path, threads: int) -> None:
-        torch.set_num_threads(threads)
+        self._threads = threads
+        # Filling and comparing goes through memory in blocks of the cache: more threads would wait for
+        # one another at every block, long where the machine is busy. Only expected values need them.
+        torch.set_num_threads(1)
         self._workload = load_workload(folder)
         self._reference = Reference(self._workload)
         self._shapes = {shape.name: shape for shape in self._workload.shapes}
@@ -217,7 +220,11 @@ class Judge:
         key = (shape.name, values)
         if key not in self._bases:
             seed = secret_seed()
-            self._bases[key] = self._reference.base(shape, values, seed)
+            torch.set_num_threads(self._threads)
+            try:
+                self._bases[key] = self._reference.base(shape, values, seed)
+            finally:
+                torch.set_num_threads(1)
         return self._bases[key]
 
     def _retire(self, key: tuple[str, ValueClass]) -> None:

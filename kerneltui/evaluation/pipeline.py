@@ -42,7 +42,7 @@ from kerneltui.evaluation.verify import Tally, VerifyPlan, mismatch, verify_idle
 from kerneltui.model.candidate import Failure
 from kerneltui.model.kernel import Kernel, parse_kernel
 from kerneltui.model.limit import Ceilings
-from kerneltui.model.measurement import FailureKind, Stage
+from kerneltui.model.measurement import FailureKind, Measurement, Stage
 from kerneltui.model.workload import Workload
 from kerneltui.targets.errors import RankFailure, TargetError
 from kerneltui.targets.port import Build, GroupRole
@@ -244,19 +244,7 @@ class Evaluator:
             Interrupted: `interrupt` was called.
             HarnessFault: The evaluation has not been calibrated.
         """
-        if self.calibration is None:
-            raise HarnessFault("calibrate comes before the first evaluation")
-        self.stand.begin()
-        trial = Trial(
-            self.stand,
-            self.yardsticks,
-            self.calibration.delta,
-            kernel=kernel,
-            incumbent=incumbent,
-            against=against,
-            report=report,
-            verified_before=rebench,
-        )
+        trial = self._trial(kernel, incumbent, against, report, rebench)
         try:
             self.stand.ready()
             self.set_incumbent(incumbent)
@@ -273,6 +261,38 @@ class Evaluator:
             return trial.failed(failure)
         finally:
             trial.close()
+
+    def compare(self, kernel: Kernel, incumbent: Kernel) -> Measurement:
+        """Times a trusted kernel against the incumbent; see `Trial.compare`."""
+        trial = self._trial(kernel, incumbent, "incumbent", lambda update: None, True)
+        try:
+            self.stand.ready()
+            self.set_incumbent(incumbent)
+            return trial.compare()
+        finally:
+            trial.close()
+
+    def _trial(
+        self,
+        kernel: Kernel,
+        incumbent: Kernel,
+        against: str,
+        report: Callable[[Update], None],
+        rebench: bool,
+    ) -> Trial:
+        if self.calibration is None:
+            raise HarnessFault("calibrate comes before the first evaluation")
+        self.stand.begin()
+        return Trial(
+            self.stand,
+            self.yardsticks,
+            self.calibration.delta,
+            kernel=kernel,
+            incumbent=incumbent,
+            against=against,
+            report=report,
+            verified_before=rebench,
+        )
 
     # Side by side
 

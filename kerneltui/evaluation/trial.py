@@ -86,9 +86,7 @@ class Trial:
         """
         self._record["labels"] = lint(self._kernel)
         build = self._build()
-        benchmark = Benchmark(
-            self._stand.timer, self._yardsticks, self._delta, self._against, self._step
-        )
+        benchmark = self._new_benchmark()
         lane = self._verify(build, benchmark)
         self._record["screen"] = [part.to_record() for part in benchmark.screened.values()]
         if not benchmark.hopeless():
@@ -102,6 +100,30 @@ class Trial:
         if measurement.verdict is Verdict.FASTER and not reason:
             measurement = self._confirm(build, measurement)
         return self._outcome(measurement, None)
+
+    def compare(self) -> Measurement:
+        """Times a trusted kernel as a candidate is timed, without verification and confirmation.
+
+        For measuring the measurement: how often equal kernels are told apart, and unequal ones are not.
+
+        Raises:
+            KernelFault: It failed, or is far too slow.
+            WrongOutput: A timed call left a wrong output behind.
+            LaneFailure: A group failed.
+        """
+        build = self._build()
+        benchmark = self._new_benchmark()
+        lane = self._open(build, next(iter(self._yardsticks.values())).shape.ranks)
+        for yard in self._yardsticks.values():
+            if yard.shape.ranks != lane.group.ranks:
+                lane = self._reopen(lane, yard.shape.ranks)
+            lane.setup(yard.shape, yard.sets)
+            benchmark.screen(lane)
+            self._teardown(lane)
+        if not benchmark.hopeless():
+            self._benchmark(lane, benchmark)
+        self.close()
+        return benchmark.result()
 
     def failed(self, failure: Failure, log: str = "") -> Outcome:
         """The outcome of a trial that ended early."""
@@ -119,6 +141,11 @@ class Trial:
             self._drop(lane)
 
     # Stages
+
+    def _new_benchmark(self) -> Benchmark:
+        return Benchmark(
+            self._stand.timer, self._yardsticks, self._delta, self._against, self._step
+        )
 
     def _build(self) -> Build:
         self._step(Stage.COMPILE, self._kernel.file, 0, 0)

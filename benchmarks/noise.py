@@ -1,0 +1,155 @@
+"""How often the measurement is wrong: equal kernels told apart, and a slower one not recognised.
+
+    python benchmarks/noise.py [WORKLOAD] [--count N] [--shapes NAME,...] [--slower PERCENT] [--kernel FILE]
+
+A/A compares the incumbent with itself in fresh processes, by the procedure of a candidate: screening,
+rounds, early exits. Bar: of 100 at most 2 are called FASTER or SLOWER. The other run compares it with the
+same kernel that waits 5 % of its own time more after every call. Bar: SLOWER in at least 90 of 100.
+Run it on a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from kerneltui.evaluation.outcome import EvaluationError
+from kerneltui.evaluation.pipeline import Evaluator
+from kerneltui.evaluation.timing import LaneFailure, WrongOutput
+from kerneltui.model.kernel import Kernel, parse_kernel
+from kerneltui.model.limit import Ceilings
+from kerneltui.model.measurement import Measurement
+from kerneltui.model.statistics import Verdict
+from kerneltui.model.workload import Workload, load_workload
+from kerneltui.targets.cpu.ceilings import measure_ceilings
+from kerneltui.targets.cpu.runtime import CpuTarget
+
+_QUICK = 2
+
+_HEAD = "#define kerneltui_run kerneltui_run_before\n"
+_TAIL = """
+#undef kerneltui_run
+#include <time.h>
+static long long kerneltui_now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+extern "C" int kerneltui_run(void *state, uint32_t set, uint64_t epoch, void *stream) {
+    const long long begin = kerneltui_now();
+    const int code = kerneltui_run_before(state, set, epoch, stream);
+    const long long end = kerneltui_now();
+    while (kerneltui_now() < end + (end - begin) * PERMILLE / 1000) {}
+    return code;
+}
+"""
+
+
+def main() -> int:
+    """Runs both and prints a table."""
+    arguments = _arguments()
+    workload = load_workload(arguments.workload)
+    tune = [shape.name for shape in workload.shapes_for("tune")]
+    wanted = arguments.shapes.split(",") if arguments.shapes else tune[:_QUICK]
+    if wanted == ["all"]:
+        wanted = tune
+    unknown = [name for name in wanted if name not in tune]
+    if unknown:
+        print(f"{unknown[0]}: no such tune shape; known: {', '.join(tune)}", file=sys.stderr)
+        return 2
+    workload = _only(workload, wanted)
+    file = arguments.kernel or workload.kernels / workload.targets["cpu"].seed
+    incumbent = parse_kernel(file.read_text(encoding="utf-8"), str(file))
+    with tempfile.TemporaryDirectory(prefix="kerneltui-noise-") as folder:
+        target = CpuTarget(Path(folder))
+
+        def ceilings(ranks: int) -> Ceilings:
+            return measure_ceilings(target, ranks).model
+
+        evaluator = Evaluator(workload, target, ceilings=ceilings, cache=Path(folder))
+        evaluator.start()
+        try:
+            return _run(evaluator, incumbent, arguments)
+        finally:
+            evaluator.close()
+
+
+def _run(evaluator: Evaluator, incumbent: Kernel, arguments: argparse.Namespace) -> int:
+    calibration = evaluator.calibrate(incumbent, lambda text: None)
+    print(f"delta {100 * calibration.delta:.2f} %, A/A half-width of the calibration "
+          f"{100 * calibration.aa_half_width:.2f} %, load {os.getloadavg()[0]:.1f}")  # fmt: skip
+    equal = _series(evaluator, incumbent, incumbent, arguments.count, "A/A")
+    slower = parse_kernel(
+        _HEAD + incumbent.source + _TAIL.replace("PERMILLE", str(round(10 * arguments.slower))),
+        "slower.cpp",
+    )
+    slow = _series(evaluator, slower, incumbent, arguments.count, f"{arguments.slower:g} % slower")
+    wrong = equal[Verdict.FASTER] + equal[Verdict.SLOWER]
+    share = slow[Verdict.SLOWER] / max(1, slow.total())
+    good = wrong <= 0.02 * equal.total() and share >= 0.90
+    print(f"told apart though equal: {wrong} of {equal.total()} (bar: 2 of 100)")
+    print(f"recognised as slower: {slow[Verdict.SLOWER]} of {slow.total()} (bar: 90 of 100)")
+    return 0 if good else 1
+
+
+def _series(
+    evaluator: Evaluator, kernel: Kernel, incumbent: Kernel, count: int, title: str
+) -> Counter[Verdict]:
+    print(f"\n{title}\n{'run':>4} {'estimate':>9} {'interval':>20} {'verdict':8} {'rounds':>6} "
+          f"{'seconds':>7}  per shape")  # fmt: skip
+    found: Counter[Verdict] = Counter()
+    for number in range(1, count + 1):
+        begin = time.monotonic()
+        try:
+            measurement = evaluator.compare(kernel, incumbent)
+        except (EvaluationError, LaneFailure, WrongOutput) as error:
+            print(f"{number:4} failed: {error}")
+            continue
+        found[measurement.verdict] += 1
+        print(_row(number, measurement, time.monotonic() - begin), flush=True)
+    print("  ".join(f"{verdict}: {found[verdict]}" for verdict in Verdict))
+    return found
+
+
+def _row(number: int, measurement: Measurement, seconds: float) -> str:
+    whole = measurement.geomean
+    parts = " ".join(
+        f"{100 * shape.interval.estimate:+.1f}{'*' if shape.verdict is not Verdict.UNCLEAR else ''}"
+        for shape in measurement.shapes
+    )
+    interval = f"{100 * whole.low:+.2f} to {100 * whole.high:+.2f} %"
+    rounds = max(shape.rounds for shape in measurement.shapes)
+    return (
+        f"{number:4} {100 * whole.estimate:+8.2f}% {interval:>20} {measurement.verdict:8} {rounds:6} "
+        f"{seconds:7.1f}  {parts}"
+    )
+
+
+def _only(workload: Workload, names: list[str]) -> Workload:
+    shapes = tuple(s for s in workload.shapes if "tune" not in s.tags or s.name in names)
+    return replace(workload, shapes=shapes)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    root = Path(__file__).resolve().parents[1]
+    parser.add_argument(
+        "workload", nargs="?", type=Path, default=root / "workloads" / "gemm_allgather"
+    )
+    parser.add_argument(
+        "--count", type=int, default=5, help="comparisons of each kind (100 for the bar)"
+    )
+    parser.add_argument("--shapes", help="names of tune shapes, or 'all'; the first two by default")
+    parser.add_argument("--slower", type=float, default=5.0, help="percent (default 5)")
+    parser.add_argument("--kernel", type=Path, help="kernel file; the workload's seed by default")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
