@@ -86,8 +86,8 @@ def kill_process(pid: int, sig: signal.Signals) -> None:
 def kill_tree(leader: int, *, grace_s: float = 2.0) -> float:
     """Ends a child that leads a process group, its group, and everything below it.
 
-    SIGTERM first, SIGKILL after `grace_s`, then a wait until they are gone. The caller must be the parent of `leader` and must not
-    have reaped it yet; it is reaped here.
+    SIGTERM first, SIGKILL after `grace_s`, then a wait until they are gone. The caller must be the
+    parent of `leader` and must not have reaped it yet; it is reaped here.
 
     Returns:
         Seconds that it took.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import signal
+import struct
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -10,7 +12,21 @@ from typing import Any
 from kerneltui.targets.errors import FailureKind
 from kerneltui.targets.port import RankExit, RankSample
 
-__all__ = ["clock_conflict", "describe_exit", "one_line", "rank_sample", "unremarkable"]
+__all__ = [
+    "SLOT_BYTES",
+    "clock_conflict",
+    "describe_exit",
+    "describe_refusal",
+    "last_epochs",
+    "one_line",
+    "rank_sample",
+    "unremarkable",
+]
+
+SLOT_BYTES = 128
+"""Bytes of each rank in the control page of a group."""
+
+_SLOT = struct.Struct("=QQQ")  # gate, begun, finished; see harness.cpp
 
 _CLOCK_SLACK_NS = 50_000
 _LONGEST_REASON = 500
@@ -75,6 +91,26 @@ def describe_exit(rank: int, exited: RankExit | None, what: str) -> tuple[Failur
             f"rank {rank} ran out of memory in {what}: {name} at {peak} MiB",
         )
     return FailureKind.CRASH, f"rank {rank} crashed in {what}: signal {exited.signal} ({name})"
+
+
+def describe_refusal(rank: int, answer: Mapping[str, Any], what: str) -> tuple[FailureKind, str]:
+    """Kind and words for a rank that answered with a failure."""
+    told = answer.get("kind")
+    known = (FailureKind.OUT_OF_MEMORY, FailureKind.HANG)
+    kind = next((k for k in known if told == k), FailureKind.ERROR)
+    return kind, f"rank {rank} failed in {what}: {answer.get('reason', 'no reason given')}"
+
+
+def last_epochs(control: mmap.mmap, ranks: int) -> str:
+    """How far each rank came, from the control page that the harness keeps."""
+    parts: list[str] = []
+    for rank in range(ranks):
+        _, begun, finished = _SLOT.unpack_from(control, rank * SLOT_BYTES)
+        state = "in" if begun > finished else "after"
+        parts.append(
+            f"rank {rank} {state} epoch {begun - 1}" if begun else f"rank {rank} before any call"
+        )
+    return ", ".join(parts)
 
 
 def one_line(text: str) -> str:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
-import secrets
-import select
 import shutil
 import signal
-import socket
-import struct
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -17,15 +13,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kerneltui.targets.cpu.channel import Channel, ChannelClosed, ChannelTimeout
 from kerneltui.targets.cpu.client import ForkServerClient, exit_from
 from kerneltui.targets.cpu.diagnosis import (
+    SLOT_BYTES,
     clock_conflict,
     describe_exit,
+    describe_refusal,
+    last_epochs,
     one_line,
     rank_sample,
     unremarkable,
 )
+from kerneltui.targets.cpu.exchange import Answers, FarEnds, RankChannels
 from kerneltui.targets.cpu.memory import GroupMemory
 from kerneltui.targets.cpu.windows import GroupLayout
 from kerneltui.targets.errors import FailureKind, RankFailure, ServerFailure
@@ -40,8 +39,6 @@ from kerneltui.targets.port import (
 
 __all__ = ["CpuGroup"]
 
-_SLOT = struct.Struct("=QQQ")  # gate, begun, finished; see harness.cpp
-_SLOT_BYTES = 128
 _ANSWER_S = 0.5  # the harness gives up first and can say who was late; the engine waits this longer
 _KILL_S = 12.0
 _DETAIL_CHARACTERS = 2000
@@ -82,14 +79,14 @@ class CpuGroup:
         self.memory: GroupMemory | None = None
         self._server = server
         self._directory = directory
-        self._channels: list[Channel] = []
+        self._channels = RankChannels()
         self._outputs = [(OutputKeeper(), OutputKeeper()) for _ in range(ranks)]
         self._ending = threading.Lock()
         self._proof: KillProof | None = None
         self._killed = False
         self._gate = 0
         self._control_fd = os.memfd_create("kerneltui-control", os.MFD_CLOEXEC)
-        os.ftruncate(self._control_fd, -(-ranks * _SLOT_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE)
+        os.ftruncate(self._control_fd, -(-ranks * SLOT_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE)
         self._control = mmap.mmap(self._control_fd, 0)
         try:
             self._open(options)
@@ -243,9 +240,7 @@ class CpuGroup:
         proof = self._end()
         self._release_memory()
         with self._ending:
-            for channel in self._channels:
-                channel.close()
-            self._channels = []
+            self._channels.close()
             if not self._control.closed:
                 self._control.close()
                 os.close(self._control_fd)
@@ -273,49 +268,32 @@ class CpuGroup:
     # Inside
 
     def _open(self, options: Mapping[str, Any]) -> None:
-        far: list[int] = []
-        ends: list[socket.socket] = []
+        limits = {
+            name: getattr(self.limits, name)
+            for name in ("memory_bytes", "shared_bytes", "file_bytes")
+        }
+        request = {
+            "do": "open",
+            "group": self.group_id,
+            "ranks": self.ranks,
+            "limits": limits,
+            "options": {**options, "role": str(self.role), "directory": str(self._directory)},
+        }
         try:
-            self._directory.mkdir(mode=0o700, parents=True)
-            for rank in range(self.ranks):
-                (self._directory / f"rank{rank}").mkdir(mode=0o700)
-                ours, theirs = socket.socketpair()
-                self._channels.append(Channel(ours))
-                ends.append(theirs)
-                far.append(theirs.fileno())
-                for keeper in self._outputs[rank]:
-                    reader, writer = os.pipe2(os.O_CLOEXEC)
-                    far.append(writer)
-                    self._server.watch(reader, keeper)
-            answer = self._server.ask(
-                {
-                    "do": "open",
-                    "group": self.group_id,
-                    "ranks": self.ranks,
-                    "limits": {
-                        name: getattr(self.limits, name)
-                        for name in ("memory_bytes", "shared_bytes", "file_bytes")
-                    },
-                    "options": {
-                        **options,
-                        "role": str(self.role),
-                        "directory": str(self._directory),
-                    },
-                },
-                far,
-                timeout_s=self.limits.start_s,
-            )
+            with FarEnds() as far:
+                self._directory.mkdir(mode=0o700, parents=True)
+                for rank in range(self.ranks):
+                    (self._directory / f"rank{rank}").mkdir(mode=0o700)
+                    pipes = [os.pipe2(os.O_CLOEXEC) for _ in self._outputs[rank]]
+                    far.add(self._channels.add(), *(writer for _, writer in pipes))
+                    for (reader, _), keeper in zip(pipes, self._outputs[rank], strict=True):
+                        self._server.watch(reader, keeper)
+                answer = self._server.ask(request, far.descriptors, timeout_s=self.limits.start_s)
             self.pids = tuple(answer["pids"])
         except OSError as error:
             raise RankFailure(
                 FailureKind.START, None, f"cannot start {self.ranks} ranks: {error.strerror}"
             ) from error
-        finally:
-            for index, fd in enumerate(far):
-                if index % 3:
-                    os.close(fd)
-            for end in ends:
-                end.close()
         answers = self._ask(
             "begin", {}, self.limits.start_s, descriptors=[[self._control_fd]] * self.ranks
         )
@@ -372,92 +350,44 @@ class CpuGroup:
         each: Sequence[Mapping[str, Any]] | None = None,
         descriptors: Sequence[Sequence[int]] | None = None,
     ) -> list[dict[str, Any]]:
-        """Sends one request to all ranks and waits for all answers, until the deadline."""
+        """Sends one request to all ranks; their answers, or the end of the group."""
         self._check_alive()
-        deadline = time.monotonic() + limit_s + _ANSWER_S
-        nonce = secrets.token_hex(8)
-        answers: dict[int, dict[str, Any]] = {}
-        gone: set[int] = set()
-        for rank, channel in enumerate(self._channels):
-            message = {"do": what, "nonce": nonce, **body, **(each[rank] if each else {})}
-            try:
-                channel.send(message, descriptors[rank] if descriptors else ())
-            except (ChannelClosed, ChannelTimeout):
-                gone.add(rank)
-        waiting = {c.fileno(): rank for rank, c in enumerate(self._channels) if rank not in gone}
-        while waiting and not gone and not any(not a["ok"] for a in answers.values()):
-            ready = _wait_readable(list(waiting), deadline)
-            if not ready:
-                self._fail_hang(what, sorted(waiting.values()), limit_s)
-            for fd in ready:
-                rank = waiting[fd]
-                if self._take_answer(rank, nonce, answers, gone):
-                    del waiting[fd]
-        if gone or any(not a["ok"] for a in answers.values()):
-            # A rank that dies makes its peers fail. Its end may be seen a moment after their errors.
-            for fd in _wait_readable(list(waiting), time.monotonic() + 0.05):
-                self._take_answer(waiting[fd], nonce, answers, gone)
-            self._fail_answers(what, answers, gone)
-        return [answers[rank] for rank in range(self.ranks)]
-
-    def _take_answer(
-        self, rank: int, nonce: str, answers: dict[int, dict[str, Any]], gone: set[int]
-    ) -> bool:
-        channel = self._channels[rank]
-        try:
-            channel.feed()
-            message = channel.pending()
-        except ChannelClosed:
-            gone.add(rank)
-            return True
-        if message is None:
-            return False
-        if message.get("nonce") != nonce or not isinstance(message.get("ok"), bool):
-            message = {"ok": False, "reason": "it answered to something that was not asked"}
-        answers[rank] = message
-        return True
+        answers = self._channels.ask(
+            {"do": what, **body},
+            time.monotonic() + limit_s + _ANSWER_S,
+            each=each,
+            descriptors=descriptors,
+        )
+        if answers.failed:
+            self._fail_answers(what, answers)
+        if answers.silent:
+            self._fail_hang(what, answers.silent, limit_s)
+        return [answers.given[rank] for rank in range(self.ranks)]
 
     def _check_alive(self) -> None:
         if self._killed or self._proof is not None:
             raise RankFailure(FailureKind.KILLED, None, f"group {self.group_id} has ended")
 
-    def _fail_answers(
-        self, what: str, answers: Mapping[int, dict[str, Any]], gone: set[int]
-    ) -> NoReturn:
-        exits = {rank: self._server.wait_exit(self.group_id, rank, 1.0) for rank in sorted(gone)}
-        if gone:
+    def _fail_answers(self, what: str, answers: Answers) -> NoReturn:
+        if answers.gone:
+            exits = {
+                rank: self._server.wait_exit(self.group_id, rank, 1.0) for rank in answers.gone
+            }
             # If several are gone, the one that died of a signal of its own explains the others.
-            rank = min(gone, key=lambda r: (unremarkable(exits[r]), r))
+            rank = min(answers.gone, key=lambda r: (unremarkable(exits[r]), r))
             kind, reason = describe_exit(rank, exits[rank], what)
-            self._fail(what, kind, rank, reason)
-        rank, answer = next((r, a) for r, a in sorted(answers.items()) if not a["ok"])
-        kind = FailureKind.ERROR
-        if answer.get("kind") == FailureKind.OUT_OF_MEMORY:
-            kind = FailureKind.OUT_OF_MEMORY
-        elif answer.get("kind") == FailureKind.HANG:
-            kind = FailureKind.HANG
-        reason = str(answer.get("reason", "no reason given"))
-        self._fail(what, kind, rank, f"rank {rank} failed in {what}: {reason}")
+        else:
+            rank = min(r for r, answer in answers.given.items() if not answer["ok"])
+            kind, reason = describe_refusal(rank, answers.given[rank], what)
+        self._fail(what, kind, rank, reason)
 
     def _fail_hang(self, what: str, silent: list[int], limit_s: float) -> NoReturn:
         names = "rank" if len(silent) == 1 else "ranks"
         who = " and ".join(str(r) for r in silent)
         reason = f"{names} {who} hung in {what}: no answer within {limit_s:g} s"
         if what in ("run", "sample"):
-            reason += f"; {self._last_epochs()}"
+            reason += f"; {last_epochs(self._control, self.ranks)}"
         self._fail(what, FailureKind.HANG, silent[0] if len(silent) == 1 else None, reason)
-
-    def _last_epochs(self) -> str:
-        parts: list[str] = []
-        for rank in range(self.ranks):
-            _, begun, finished = _SLOT.unpack_from(self._control, rank * _SLOT_BYTES)
-            state = "in" if begun > finished else "after"
-            parts.append(
-                f"rank {rank} {state} epoch {begun - 1}"
-                if begun
-                else f"rank {rank} before any call"
-            )
-        return ", ".join(parts)
 
     def _fail(self, what: str, kind: FailureKind, rank: int | None, reason: str) -> NoReturn:
         if self._killed:
@@ -477,8 +407,7 @@ class CpuGroup:
         with self._ending:
             if self._proof is not None:
                 return self._proof
-            for channel in self._channels:
-                channel.shutdown()
+            self._channels.shutdown()
             try:
                 answer = self._server.ask({"do": "kill", "group": self.group_id}, timeout_s=_KILL_S)
                 self._proof = KillProof(
@@ -502,13 +431,6 @@ class CpuGroup:
         memory, self.memory = self.memory, None
         if memory is not None:
             memory.close()
-
-
-def _wait_readable(descriptors: Sequence[int], deadline: float) -> list[int]:
-    poll = select.poll()
-    for fd in descriptors:
-        poll.register(fd, select.POLLIN)
-    return [fd for fd, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000)]
 
 
 def _is_rank(pid: int) -> bool:
