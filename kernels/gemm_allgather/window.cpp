@@ -57,7 +57,7 @@
 // (COPY_STREAM) or ordinary ones.
 // kerneltui: tunable COPY_KIND in COPY_MEMCPY COPY_STREAM COPY_MOVSB if COPY_KIND != COPY_MOVSB or PLACEMENT != fused or TRANSFER == pull or GEMM_KIND == GEMM_VENDOR
 #define COPY_KIND COPY_MEMCPY
-// Rows of a chunk; with GEMM_TILED also the rows of A that stay in the level-2 cache.
+// Rows of a chunk; if not sequential, also the rows that are multiplied at once.
 // kerneltui: tunable CHUNK_ROWS in 12 48 96 192 if CHUNK_ROWS <= M / RANKS
 #define CHUNK_ROWS 12
 // Peers are visited from rank 0 (0) or from one's right neighbour (1).
@@ -69,16 +69,16 @@
 // kerneltui: tunable GEMM_KIND in GEMM_VENDOR GEMM_TILED
 #define GEMM_KIND GEMM_VENDOR
 // Register tile of the micro-kernel. 6 x 16 sums fill 12 of 16 AVX2 registers, 6 x 32 as many of AVX-512.
-// kerneltui: tunable MR in 4 6 if GEMM_KIND == GEMM_TILED or MR == 4
-#define MR 4
+// kerneltui: tunable MR in 4 6 if GEMM_KIND == GEMM_TILED or MR == 6
+#define MR 6
 // kerneltui: tunable NR in 16 24 32 if GEMM_KIND == GEMM_TILED or NR == 16
 #define NR 16
 // Depth of one pass over K: a panel of B has KC x NR floats and should stay in the level-1 cache.
 // kerneltui: tunable KC in 128 256 512 if GEMM_KIND == GEMM_TILED or KC == 128
 #define KC 128
 // B is packed anew for every chunk, or once per call, by the chunk that comes first.
-// kerneltui: tunable PACK_B in PACK_EACH PACK_ONCE if GEMM_KIND == GEMM_TILED or PACK_B == PACK_EACH
-#define PACK_B PACK_EACH
+// kerneltui: tunable PACK_B in PACK_EACH PACK_ONCE if GEMM_KIND == GEMM_TILED or PACK_B == PACK_ONCE
+#define PACK_B PACK_ONCE
 // Rows of A are packed (1) or read in place (0).
 // kerneltui: tunable PACK_A in 0 1 if GEMM_KIND == GEMM_TILED or PACK_A == 0
 #define PACK_A 0
@@ -122,8 +122,11 @@ struct Call {
     void *stream;
 };
 
+/* Rows that are multiplied at once. In a sequential run chunks are only how rows travel. */
+constexpr int64_t block_rows = PLACEMENT == sequential ? std::max(CHUNK_ROWS, 96) : CHUNK_ROWS;
+
 /* Sizes of the scratch areas in floats; each is a multiple of 16, so all start on a cache line. */
-int64_t packed_a_floats(int64_t k) { return round_up(round_up(CHUNK_ROWS, MR) * k, 16); }
+int64_t packed_a_floats(int64_t k) { return round_up(round_up(block_rows, MR) * k, 16); }
 int64_t packed_b_floats(int64_t n, int64_t k) { return round_up(k * round_up(n, NR), 16); }
 int64_t stage_floats(int64_t n) { return round_up(CHUNK_ROWS * n, 16); }
 
@@ -217,8 +220,10 @@ constexpr int vectors = NR / lanes; /* in one row of a tile */
 
 #if defined(__clang__)
 #define KT_UNROLL _Pragma("clang loop unroll(full)")
+#define KT_UNROLL_BY_4 _Pragma("clang loop unroll_count(4)")
 #else
 #define KT_UNROLL _Pragma("GCC unroll 64")
+#define KT_UNROLL_BY_4 _Pragma("GCC unroll 4")
 #endif
 
 inline Vector load(const float *from) { return Vector(*reinterpret_cast<const Unaligned *>(from)); }
@@ -246,19 +251,20 @@ struct Tile {
     bool streaming;   /* non-temporal stores; the targets are aligned for them */
 };
 
-/* One MR x NR tile of C over `kc` steps of K. Row i of A starts at a[i] and has a value every `step`
- * floats; `b` is a packed panel. Rows from tile.rows on must be readable (the callers repeat the last row),
- * their sums are dropped. */
-inline void multiply_tile(int64_t kc, const float *const (&a)[MR], int64_t step, const float *b,
-                          const Tile &tile) {
+/* One MR x NR tile of C over `kc` steps of K. Row i of A starts at a[i]; packed rows lie k by k, so all are
+ * reached from a[0] with constant offsets. `b` is a packed panel. Rows from tile.rows on must be readable
+ * (the callers repeat the last row), their sums are dropped. */
+inline void multiply_tile(int64_t kc, const float *const (&a)[MR], const float *b, const Tile &tile) {
     Vector sum[MR][vectors] = {};
+    const float *const packed = a[0];
+    KT_UNROLL_BY_4
     for (int64_t k = 0; k < kc; ++k) {
         Vector row_of_b[vectors];
         KT_UNROLL
         for (int v = 0; v < vectors; ++v) row_of_b[v] = load(b + k * NR + v * lanes);
         KT_UNROLL
         for (int i = 0; i < MR; ++i) {
-            const float value = a[i][k * step];
+            const float value = PACK_A ? packed[k * MR + i] : a[i][k];
             KT_UNROLL
             for (int v = 0; v < vectors; ++v) sum[i][v] += value * row_of_b[v];
         }
@@ -310,6 +316,8 @@ inline void pack_panel(float *panel, const float *b, int64_t n, int64_t col, int
     const int64_t cols = std::min<int64_t>(NR, n - col);
     if (cols == NR) {
         for (int64_t k = 0; k < kc; ++k) {
+            /* Rows of B are often a page apart, where the hardware does not prefetch. */
+            __builtin_prefetch(b + std::min(k + 24, kc - 1) * n + col);
             KT_UNROLL
             for (int v = 0; v < vectors; ++v) store(panel + k * NR + v * lanes, load(b + k * n + col + v * lanes));
         }
@@ -319,15 +327,41 @@ inline void pack_panel(float *panel, const float *b, int64_t n, int64_t col, int
         for (int64_t j = 0; j < NR; ++j) panel[k * NR + j] = j < cols ? b[k * n + col + j] : 0.0f;
 }
 
+typedef float Four __attribute__((vector_size(16)));
+typedef float UnalignedFour __attribute__((vector_size(16), aligned(4), may_alias));
+
+/* Packs a 4 x 4 block: row[i][0..3] goes to packed[0..3 * MR + i]. */
+inline void pack_4x4(float *packed, const float *const *row, int64_t k) {
+    Four in[4];
+    KT_UNROLL
+    for (int i = 0; i < 4; ++i) in[i] = Four(*reinterpret_cast<const UnalignedFour *>(row[i] + k));
+    const Four low01 = __builtin_shufflevector(in[0], in[1], 0, 4, 1, 5);
+    const Four low23 = __builtin_shufflevector(in[2], in[3], 0, 4, 1, 5);
+    const Four high01 = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7);
+    const Four high23 = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
+    const Four out[4] = {__builtin_shufflevector(low01, low23, 0, 1, 4, 5),
+                         __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
+                         __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
+                         __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
+    KT_UNROLL
+    for (int i = 0; i < 4; ++i) *reinterpret_cast<UnalignedFour *>(packed + i * MR) = UnalignedFour(out[i]);
+}
+
 /* Packs rows x kc of A into blocks of MR rows, k by k; missing rows repeat the last. */
 inline void pack_rows(float *packed, const float *a, int64_t lda, int64_t rows, int64_t kc) {
     for (int64_t i = 0; i < rows; i += MR) {
         const float *row[MR];
         for (int r = 0; r < MR; ++r) row[r] = a + std::min<int64_t>(i + r, rows - 1) * lda;
-        for (int64_t k = 0; k < kc; ++k) {
+        int64_t k = 0;
+        for (; k + 4 <= kc; k += 4) {
+            float *const block = packed + k * MR;
+            pack_4x4(block, row, k);
             KT_UNROLL
-            for (int r = 0; r < MR; ++r) packed[k * MR + r] = row[r][k];
+            for (int r = 4; r < MR; ++r)
+                for (int j = 0; j < 4; ++j) block[j * MR + r] = row[r][k + j];
         }
+        for (; k < kc; ++k)
+            for (int r = 0; r < MR; ++r) packed[k * MR + r] = row[r][k];
         packed += kc * MR;
     }
 }
@@ -338,9 +372,9 @@ inline float *panel_of(const State &s, int64_t p, int64_t panel) {
     return s.packed_b + (panel * s.k + p) * NR;
 }
 
-/* `rows` <= CHUNK_ROWS rows of the product, from the rank's row `row`, into all targets. For each panel of
+/* `rows` <= block_rows rows of the product, from the rank's row `row`, into all targets. For each panel of
  * B all passes over K are made in a row, so the sums of the panel stay in the level-1 cache. */
-void multiply_chunk(const State &s, const Call &call, int64_t row, int64_t rows, float *const *targets,
+void multiply_block(const State &s, const Call &call, int64_t row, int64_t rows, float *const *targets,
                     int target_count) {
     if (rows == 0) return;
     const int64_t panels = (s.n + NR - 1) / NR;
@@ -355,7 +389,7 @@ void multiply_chunk(const State &s, const Call &call, int64_t row, int64_t rows,
             pack_rows(s.packed_a + p * padded_rows, a + p, s.k, rows, std::min<int64_t>(KC, s.k - p));
 #pragma omp parallel num_threads(s.threads) if (s.threads > 1)
     {
-        alignas(64) float sums[round_up(CHUNK_ROWS, MR) * NR];
+        alignas(64) float sums[round_up(block_rows, MR) * NR];
         alignas(64) float own_panel[PACK_B == PACK_EACH ? KC * NR : 16];
 #pragma omp for nowait
         for (int64_t j = 0; j < panels; ++j) {
@@ -376,7 +410,7 @@ void multiply_chunk(const State &s, const Call &call, int64_t row, int64_t rows,
                     tile.sums = sums + i * NR;
                     tile.offset = (s.first_row + row + i) * s.n + j * NR;
                     tile.rows = int(std::min<int64_t>(MR, rows - i));
-                    multiply_tile(kc, row_of_a, PACK_A ? MR : 1, b, tile);
+                    multiply_tile(kc, row_of_a, b, tile);
                 }
             }
         }
@@ -438,13 +472,11 @@ void wait_at_gate(const State &s, const Call &call) {
     for (const Peer &peer : s.peers) wait_for(gate_flag(s, s.ctx->rank, peer.rank), call.epoch);
 }
 
-/* One chunk of the product into the own window and, if fused and pushed, into those of the peers. */
-int multiply(State &s, const Call &call, int64_t chunk) {
-    const int64_t row = chunk * CHUNK_ROWS;
-    const int64_t rows = std::clamp<int64_t>(s.m - row, 0, CHUNK_ROWS);
+/* Some rows of the product into the own window and, if fused and pushed, into those of the peers. */
+int multiply(State &s, const Call &call, int64_t row, int64_t rows) {
     const int targets = PLACEMENT == fused && TRANSFER == push ? int(s.targets.size()) : 1;
     if (GEMM_KIND == GEMM_TILED) {
-        multiply_chunk(s, call, row, rows, s.targets.data(), targets);
+        multiply_block(s, call, row, rows, s.targets.data(), targets);
         return 0;
     }
     const int64_t offset = (s.first_row + row) * s.n;
@@ -469,13 +501,14 @@ int run(State &s, const Call &call) {
         if (GEMM_KIND == GEMM_VENDOR) {
             if (vendor_rows(s, call, 0, s.m, call.c + s.first_row * s.n)) return 1;
         } else {
-            for (int64_t chunk = 0; chunk < s.chunks; ++chunk)
-                if (multiply(s, call, chunk)) return 1;
+            for (int64_t row = 0; row < s.m; row += block_rows)
+                if (multiply(s, call, row, std::min(block_rows, s.m - row))) return 1;
         }
     }
     if (gated) wait_at_gate(s, call);
     for (int64_t chunk = 0; chunk < s.chunks; ++chunk) {
-        if (PLACEMENT != sequential && multiply(s, call, chunk)) return 1;
+        const int64_t row = chunk * CHUNK_ROWS;
+        if (PLACEMENT != sequential && multiply(s, call, row, std::min<int64_t>(CHUNK_ROWS, s.m - row))) return 1;
         if (PLACEMENT == fused && pushed)
             publish_flag(s, call, chunk); /* the rows are already there */
         else
