@@ -24,6 +24,7 @@ def test_ceilings_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "_READ_BYTES", (64 << 10,))
     monkeypatch.setattr(module, "_SAMPLE_NS", 100_000)
     monkeypatch.setattr(module, "_MOST_SAMPLES", 9)
+    monkeypatch.setattr(module, "_SETTLED_SPREAD", 1.0)  # the machine may be busy
     with CpuTarget(tmp_path, lock=MachineLock(tmp_path)) as target:
         measured = measure_ceilings(target, 2)
         rates = (measured.peak, *measured.gemms, *measured.copies, *measured.reads)
@@ -61,6 +62,18 @@ def test_a_bound_takes_the_best_of_each_kind() -> None:
         link_bytes=30.0,
         latency_ns=40.0,
     )
+
+
+@pytest.mark.parametrize(
+    ("peak", "gemm", "settled"), [(0.1, 0.1, True), (0.3, 0.1, False), (0.1, 0.3, False)]
+)
+def test_ceilings_of_a_busy_machine_are_not_settled(
+    peak: float, gemm: float, settled: bool
+) -> None:
+    measured = dataclasses.replace(
+        example(), peak=Rate("x", 5.0, peak), gemms=(Rate("x", 10.0, gemm), Rate("x", 1.0, 0.9))
+    )
+    assert measured.settled is settled
 
 
 def test_ceilings_survive_json() -> None:

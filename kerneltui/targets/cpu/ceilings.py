@@ -2,7 +2,7 @@
 
 The probe is an ordinary kernel in an ordinary baseline group, so the rates hold under the conditions
 in which kernels are timed. A ceiling is the best sample seen; its spread says how far the median lay
-below. Results are kept by machine, number of ranks and toolchain.
+below. Results of a quiet machine are kept, by machine, number of ranks and toolchain.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _FORMAT = 1
 _FMA, _GEMM, _COPY, _STREAM, _FLAG, _READ = range(6)
 _SAMPLES, _MOST_SAMPLES = 9, 27
 _SETTLED = 1.1
+_SETTLED_SPREAD = 0.15
 _SAMPLE_NS = 3_000_000
 _FMA_STEPS = 100_000
 _ROUND_TRIPS = 200
@@ -89,6 +90,12 @@ class MeasuredCeilings:
             link_bytes=max(r.best for r in self.copies),
             latency_ns=self.latency.best,
         )
+
+    @property
+    def settled(self) -> bool:
+        """True if the machine was quiet: the typical sample was near the best."""
+        gemm = max(self.gemms, key=lambda r: r.best)
+        return max(self.peak.spread, gemm.spread) <= _SETTLED_SPREAD
 
     def to_json(self) -> dict[str, Any]:
         """As JSON data."""
@@ -150,6 +157,8 @@ def measure_ceilings(
     ):
         group.load(build.library)
         measured = _measure(group, target.threads_per_rank(ranks))
+    if not measured.settled:
+        return measured  # good for now, and measured again next time
     stored.parent.mkdir(parents=True, exist_ok=True)
     temporary = stored.with_suffix(f".{secrets.token_hex(4)}.tmp")
     temporary.write_text(json.dumps(measured.to_json(), indent=1))
@@ -249,7 +258,7 @@ def _durations(
     group.setup(layout, {"MODE": mode, "COUNT": count})
     first = group.run(0, 1)
     second = group.run(1, 2)
-    calls = max(2, round(_SAMPLE_NS / max(1, min(first.elapsed_ns, second.elapsed_ns))))
+    calls = max(1, round(_SAMPLE_NS / max(1, min(first.elapsed_ns, second.elapsed_ns))))
     found: list[float] = []
     # Neighbours only ever make a sample slower: go on while the best looks like an exception.
     while len(found) < _SAMPLES or (
