@@ -40,6 +40,11 @@ def run(
         return Quit(exit_code=2, message="TERM=dumb cannot show the terminal; use kerneltui tune")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return Quit(exit_code=2, message="no terminal on stdin and stdout; use kerneltui tune")
+    # Exported by some shells and test runners; they would win over the terminal's real size.
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
+    # Highlighting and comparing run in threads; keys must not wait 5 ms for each of their turns.
+    sys.setswitchinterval(0.001)
     if os.environ.get("SSH_CONNECTION"):
         os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
 

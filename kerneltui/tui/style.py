@@ -6,7 +6,7 @@ __all__ = ["CSS"]
 
 CSS = """
 Screen { background: $background; color: $foreground; }
-LineView { scrollbar-size: 0 0; background: $background; color: $foreground; }
+LineView { background: $background; color: $foreground; }
 .panel {
     border: round $border-blurred;
     border-title-color: $title-dim;

@@ -47,11 +47,13 @@ class LazyLines(Sequence[Line]):
     Args:
         count: The number of lines.
         draw: From the index of a line to the line.
+        widest: The width of the widest line in cells, when it may be wider than the view.
     """
 
-    def __init__(self, count: int, draw: Callable[[int], Line]) -> None:
+    def __init__(self, count: int, draw: Callable[[int], Line], widest: int = 0) -> None:
         self._count = count
         self._draw = draw
+        self.widest = widest
 
     def __len__(self) -> int:
         return self._count

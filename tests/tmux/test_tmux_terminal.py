@@ -36,9 +36,12 @@ class Tmux:
             timeout=20,
         ).stdout
 
-    def start(self, *options: str, size: tuple[int, int] = (80, 24)) -> None:
+    def start(
+        self, *options: str, size: tuple[int, int] = (80, 24), editor: Path | None = None
+    ) -> None:
         engine = ROOT / "tests" / "tui" / "fake_engine.py"
-        command = [sys.executable, str(engine), "--terminal", "--commands", str(self.commands)]
+        command = ["env", "-u", "VISUAL", f"EDITOR={editor or 'true'}", sys.executable]
+        command += [str(engine), "--terminal", "--commands", str(self.commands)]
         line = " ".join([*command, *options, "; sleep 30"])
         self.run("new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), line)
 
@@ -134,6 +137,7 @@ def test_resizing_down_and_back(tmux: Tmux) -> None:
 def test_replay_steps(tmux: Tmux) -> None:
     tmux.start("--replay")
     tmux.shows("REPLAY (read only)")
+    tmux.shows("step 171 of 171")
     tmux.keys("Home")
     tmux.shows("step 1 of")
     tmux.keys("Right")
@@ -167,10 +171,7 @@ def test_the_editor_has_the_screen_and_gives_it_back(tmux: Tmux, tmp_path: Path)
     editor = tmp_path / "editor.sh"
     editor.write_text("#!/bin/sh\necho EDITING\nread line\nsed -i 's/KC 512/KC 128/' \"$1\"\n")
     editor.chmod(0o755)
-    tmux.run("new-session", "-d", "-x", "80", "-y", "24", "sleep 60")
-    tmux.run("set-environment", "-g", "EDITOR", str(editor))
-    tmux.run("kill-session")
-    tmux.start()
+    tmux.start(editor=editor)
     tmux.shows("c0031 <- c0025")
     tmux.keys("e")
     tmux.shows("EDITING")

@@ -29,10 +29,14 @@ async def export(folder: Path, names: Sequence[str], keys: Sequence[str] = ()) -
         replay, size, presses = PICTURES[name]
         desk = Desk(replay=replay)
         async with desk.app.run_test(size=size) as pilot:
-            screen = desk.app.screen
-            await until(pilot, lambda: getattr(screen, "loaded", None) is not None, "source")
+            screen = desk.app.base
+
+            def loaded(screen: object = screen) -> bool:
+                return getattr(screen, "loaded", None) is not None
+
+            await until(pilot, loaded, "the first diff")
             await pilot.press(*presses, *keys)
-            await until(pilot, lambda: getattr(screen, "loaded", None) is not None, "source")
+            await until(pilot, loaded, "the last diff")
             svg = desk.app.export_screenshot(title="kerneltui")
             (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 
-from kerneltui.tui.text import Line, Span, clean
+from rich.cells import cell_len
+
+from kerneltui.tui.text import LazyLines, Line, Span, clean
 
 __all__ = ["Tokens", "code_lines", "code_spans", "highlight"]
 
@@ -14,11 +17,12 @@ Tokens = Sequence[Sequence[tuple[int, int, str]]]
 _LARGEST = 400_000  # characters; larger texts are shown without highlighting
 
 
+@lru_cache(maxsize=64)
 def highlight(source: str, language: str = "cpp") -> Tokens:
     """Returns for each line the ranges of its tokens with their style names.
 
-    Takes some 60 ms per thousand lines, so it is called in a thread. Positions are those of the line
-    as `clean` shows it.
+    Takes some 60 ms per thousand lines, so it is called in a thread, and kept for the last texts.
+    Positions are those of the line as `clean` shows it.
     """
     if len(source) > _LARGEST:
         return ()
@@ -87,15 +91,16 @@ def code_spans(
     return tuple(spans)
 
 
-def code_lines(source: str, tokens: Tokens, changed: frozenset[int]) -> Sequence[Line]:
+def code_lines(source: str, tokens: Tokens, changed: frozenset[int]) -> LazyLines:
     """Returns the whole source with numbers; lines changed against the parent have a bar."""
     lines = source.split("\n")
     digits = max(3, len(str(len(lines))))
-    drawn: list[Line] = []
-    for number, raw in enumerate(lines, 1):
-        spans = tokens[number - 1] if number <= len(tokens) else ()
+
+    def draw(index: int) -> Line:
+        number = index + 1
+        spans = tokens[index] if index < len(tokens) else ()
         bar = ("│ ", "add-sign") if number in changed else ("  ", "")
-        drawn.append(
-            ((f" {number:>{digits}} ", "number"), bar, *code_spans(clean(raw), spans, "name"))
-        )
-    return drawn
+        text = clean(lines[index])
+        return ((f" {number:>{digits}} ", "number"), bar, *code_spans(text, spans, "name"))
+
+    return LazyLines(len(lines), draw, digits + 4 + max(cell_len(clean(raw)) for raw in lines))

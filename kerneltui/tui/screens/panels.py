@@ -199,10 +199,10 @@ class PanelScreen(Screen[None], inherit_bindings=False):
             "move.last": cursor(lambda view: view.move_to(len(view.lines))),
             "move.page_up": cursor(lambda view: view.page(-1)),
             "move.page_down": cursor(lambda view: view.page(1)),
-            "main.down": lambda: main.current.scroll_by(dy=3),
-            "main.up": lambda: main.current.scroll_by(dy=-3),
-            "main.right": lambda: main.current.scroll_by(dx=8),
-            "main.left": lambda: main.current.scroll_by(dx=-8),
+            "main.down": lambda: main.current.shift(rows=3),
+            "main.up": lambda: main.current.shift(rows=-3),
+            "main.right": lambda: main.current.shift(columns=8),
+            "main.left": lambda: main.current.shift(columns=-8),
         }
 
     def panel_handlers(self, panels: Mapping[str, Panel]) -> Mapping[str, Handler]:

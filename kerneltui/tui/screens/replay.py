@@ -28,6 +28,7 @@ from kerneltui.tui.view import Link, Live, Snapshot
 from kerneltui.tui.widgets.lineview import LineView
 from kerneltui.tui.widgets.main import DiffView, MainPanel
 from kerneltui.tui.widgets.timeline import TimelineView, event_rows
+from kerneltui.tui.widgets.titles import set_subtitle, set_title
 
 if TYPE_CHECKING:
     from kerneltui.tui.app import KernelTui
@@ -83,8 +84,8 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Draws the first frame."""
-        self._line(Panel.TIMELINE).border_title = Content("Timeline")
-        self._line(Panel.EVENTS).border_title = Content("1 Events")
+        set_title(self._line(Panel.TIMELINE), Content("Timeline"))
+        set_title(self._line(Panel.EVENTS), Content("1 Events"))
         self.query_one("#replay-filter").display = False
         self.main.diff.wait_for("reading the journal…")
         self.replan()
@@ -176,15 +177,15 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
         timeline, shown, step = self.timeline, self._shown, self.step
         events.show(lambda w, _h: event_rows(timeline, shown, step, w), cursor=row)
         tail = f"/{self._needle}   " if self._needle else ""
-        events.border_subtitle = Content(f"{tail}a accept  r reject  f fail  s steer  u undo")
+        set_subtitle(events, Content(f"{tail}a accept  r reject  f fail  s steer  u undo"))
 
     def _show_candidate(self, state: State, candidate: Candidate | None) -> None:
         bench = self._line(Panel.BENCH)
         chart = chart_of(state, candidate)
         bench.show(lambda w, h: chart_lines(chart, w, h))
         room = bench.size.width - 12
-        bench.border_title = Content(f"3 Bench then  {chart.title_for(room - 5)}")
-        bench.border_subtitle = content(difference_text(state, candidate, room))
+        set_title(bench, Content(f"3 Bench then  {chart.title_for(room - 5)}"))
+        set_subtitle(bench, content(difference_text(state, candidate, room)))
         if candidate is None:
             self.main.diff.wait_for("no candidate yet")
             return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
+from textual.timer import Timer
 
 from kerneltui.model.candidate import Candidate
 from kerneltui.model.event import AcceptRule
@@ -30,12 +31,14 @@ from kerneltui.tui.widgets.candidates import CandidatesPanel
 from kerneltui.tui.widgets.lineview import LineView
 from kerneltui.tui.widgets.main import DiffView, MainPanel
 from kerneltui.tui.widgets.steer import SteerLineBar
+from kerneltui.tui.widgets.titles import set_subtitle, set_title
 
 if TYPE_CHECKING:
     from kerneltui.tui.app import KernelTui
 
 __all__ = ["TuningScreen"]
 
+_SOON_SECONDS = 0.08
 _STEER_HINTS = (
     ("Enter", "send"),
     ("^j", "newline"),
@@ -66,6 +69,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         self.loaded: Loaded | None = None
         self._since = 0
         self._loading: tuple[str, str, str] | None = None
+        self._soon: Timer | None = None
         self._deciding = Deciding(self)
 
     @property
@@ -90,8 +94,8 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Draws the first frame and keeps clocks going."""
-        self._line(Panel.MACHINE).border_title = Content("5 Machine")
-        self._line(Panel.JOBS).border_title = Content("Job log")
+        set_title(self._line(Panel.MACHINE), Content("5 Machine"))
+        set_title(self._line(Panel.JOBS), Content("Job log"))
         self._line(Panel.HINTS).show(lambda w, _h: [hints_line(_STEER_HINTS, w)])
         self.add_jobs(())
         self.replan()
@@ -186,7 +190,10 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         """Shows another candidate; decisions wait until it has been on screen for a moment."""
         event.stop()
         self._since = self.owner.monotonic()
-        self.show_candidate()
+        # The list is painted first; while a key repeats, only the last candidate is shown.
+        if self._soon is not None:
+            self._soon.stop()
+        self._soon = self.set_timer(_SOON_SECONDS, self.show_candidate)
 
     def show_candidate(self) -> None:
         """Shows the selected candidate, and loads its texts when they are not there."""
@@ -245,8 +252,8 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
 
         view.show(build)
         room = view.size.width - 12
-        view.border_title = Content(f"3 Bench  {chart.title_for(room)}")
-        view.border_subtitle = content(difference_text(state, candidate, room))
+        set_title(view, Content(f"3 Bench  {chart.title_for(room)}"))
+        set_subtitle(view, content(difference_text(state, candidate, room)))
 
     def tick(self) -> None:
         """Draws what shows the time: header, agents, machine."""
@@ -256,8 +263,8 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         self._line(Panel.STRIP).show(lambda w, _h: [strip_line(state, live, now, w)])
         agents = self._line(Panel.AGENTS)
         agents.show(lambda w, _h: agents_lines(state, live, w))
-        agents.border_title = Content(f"4 Agents  {plain(agents_summary(state, live, now))}")
-        agents.border_subtitle = Content("follow" if agents.following else "scrolled")
+        set_title(agents, Content(f"4 Agents  {plain(agents_summary(state, live, now))}"))
+        set_subtitle(agents, Content("follow" if agents.following else "scrolled"))
         self._line(Panel.MACHINE).show(lambda w, h: machine_lines(state, w, h))
         self.draw_footer()
 

@@ -17,6 +17,7 @@ from kerneltui.tui.keymap import Scope, bindings
 from kerneltui.tui.text import LazyLines, Line
 from kerneltui.tui.view import Snapshot
 from kerneltui.tui.widgets.lineview import LineView
+from kerneltui.tui.widgets.titles import set_subtitle, set_title
 
 __all__ = ["CandidateList", "CandidatesPanel"]
 
@@ -41,7 +42,7 @@ class CandidatesPanel(Vertical):
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id, classes="panel")
-        self.border_title = Content("1 Candidates")
+        set_title(self, Content("1 Candidates"))
         self._snapshot: Snapshot | None = None
         self._shown: Sequence[Row] = ()
         self._tree = False
@@ -118,7 +119,7 @@ class CandidatesPanel(Vertical):
             needle=self.needle,
             tree=tree and not self.needle,
         )
-        self.border_subtitle = Content(text)
+        set_subtitle(self, Content(text))
         candidate = state.candidates.get(selected)
         if candidate:
             self.details.show(lambda w, _h: [(("─" * w, "faint"),), *details(state, candidate, w)])

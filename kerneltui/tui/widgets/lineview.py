@@ -1,7 +1,9 @@
 """A view of lines: the one widget that draws, scrolls and moves a cursor.
 
 What it shows is built by a function from its width and height, so a resize builds again. Lines are
-looked up one by one, so a long list costs no more than what is visible.
+looked up one by one, so a long list costs no more than what is visible. It scrolls by itself: a scroll
+view of Textual lays out the whole screen again whenever the number of lines changes, which is every
+time that a log grows.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
-from textual.geometry import Size
+from textual.geometry import Region
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
-from kerneltui.tui.text import Line, line_width
+from kerneltui.tui.text import LazyLines, Line, line_width
 from kerneltui.tui.theme import resolve
 
 __all__ = ["Build", "LineView", "to_strip"]
@@ -33,7 +36,7 @@ def _nothing(width: int, height: int) -> Sequence[Line]:
     return ()
 
 
-class LineView(ScrollView, can_focus=True, inherit_bindings=False):
+class LineView(Widget, can_focus=True, inherit_bindings=False):
     """Lines that scroll, with a cursor row or without.
 
     Args:
@@ -77,6 +80,11 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
         self._build: Build = _nothing
         self._lines: Sequence[Line] = ()
         self._has_cursor = cursor
+        self._stale = True
+        self._widest = 0
+        self._base = Style.null()
+        self.top = 0
+        self.left = 0
         self.cursor = 0
         self.following = follow
         self._follow = follow
@@ -97,82 +105,93 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
         self._build = build
         if cursor is not None:
             self.cursor = cursor
-        self._rebuild()
         if home:
+            self.top = self.left = 0
             self.following = self._follow
-            if not self._follow:
-                self.scroll_to(0, 0, animate=False, force=True)
+        self._rebuild()
 
     def _rebuild(self) -> None:
         width, height = self.size
-        if not width:
+        # What is not on screen is built when it comes there: most tabs never do for a candidate.
+        self._stale = not self.display or not width
+        if self._stale:
             return
         lines = self._build(width, height)
+        before = (self.top, self.left, self.cursor)
         count = len(lines)
-        small = count <= _COMPARED and isinstance(lines, list | tuple)
-        if small and list(lines) == self._lines and not self._has_cursor:
-            return  # nothing to draw, nothing on the wire
-        self._lines = list(lines) if small else lines
-        # Only views of code scroll sideways, and those are lists, not lazily built.
-        longest = (
-            max(map(line_width, self._lines), default=0)
-            if isinstance(self._lines, list | tuple)
-            else width
-        )
-        self.virtual_size = Size(max(longest, width), count)
+        lazy = isinstance(lines, LazyLines)
+        same = not lazy and count <= _COMPARED and list(lines) == self._lines
+        self._lines = lines if lazy else list(lines)
+        self._widest = lines.widest if lazy else max(map(line_width, lines), default=0)
         self.cursor = max(0, min(self.cursor, count - 1))
+        self.top = max(0, min(self.top, count - height))
         if self._has_cursor:
             self._reveal()
         elif self.following:
-            self.scroll_to(y=max(0, count - height), animate=False, force=True)
-        self.refresh()
+            self.top = max(0, count - height)
+        # Nothing to draw is nothing on the wire.
+        if not same or before != (self.top, self.left, self.cursor):
+            self.refresh()
 
     def on_resize(self, event: events.Resize) -> None:
         """Builds again for the new size."""
         self._rebuild()
 
+    def on_show(self, event: events.Show) -> None:
+        """Builds what was asked for while this was not on screen."""
+        if self._stale:
+            self._rebuild()
+
     def _reveal(self) -> None:
         height = self.size.height
-        top = self.scroll_offset.y
         # A few rows around the cursor stay in view, so that one sees what comes next.
         margin = min(3, max(0, (height - 1) // 3))
         last = max(0, len(self._lines) - height)
-        if self.cursor - margin < top:
-            top = max(0, self.cursor - margin)
-        elif self.cursor + margin >= top + height:
-            top = min(last, self.cursor + margin - height + 1)
-        if top != self.scroll_offset.y:
-            self.scroll_to(y=top, animate=False, force=True)
+        if self.cursor - margin < self.top:
+            self.top = max(0, self.cursor - margin)
+        elif self.cursor + margin >= self.top + height:
+            self.top = min(last, self.cursor + margin - height + 1)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Draws rows; the style that lies below them is looked up once, not for each."""
+        self._base = self.rich_style
+        return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
         """Draws one row; a span without text at the end of a line fills the rest in its style."""
         width = self.size.width
-        left, top = self.scroll_offset
-        index = y + top
+        index = y + self.top
         ansi = self.app.native_ansi_color
-        base = self.rich_style
         if index >= len(self._lines):
-            return Strip.blank(width, base)
+            return Strip.blank(width, self._base)
         line = self._lines[index]
-        fill = resolve(line[-1][1], ansi) if line and not line[-1][0] else None
-        strip = to_strip(line, ansi).crop_extend(left, left + width, fill)
+        below = self._base
         if self._has_cursor and index == self.cursor:
-            name = "cursor" if self.has_focus else "cursor-blurred"
-            strip = Strip([Segment(s.text, (s.style or base) + resolve(name, ansi)) for s in strip])
-        return strip.apply_style(base)
+            over = resolve("cursor" if self.has_focus else "cursor-blurred", ansi)
+            line = (*line, ("", ""))
+            strip = to_strip(line, ansi).crop_extend(self.left, self.left + width, None)
+            return Strip([Segment(s.text, below + (s.style or below) + over) for s in strip], width)
+        fill = resolve(line[-1][1], ansi) if line and not line[-1][0] else None
+        strip = to_strip(line, ansi).crop_extend(self.left, self.left + width, fill)
+        return strip.apply_style(below)
+
+    def jump(self, top: int) -> None:
+        """Scrolls so that a row is the first, as far as there are rows."""
+        self.top = max(0, min(top, len(self._lines) - self.size.height))
+        self.refresh()
 
     def move(self, delta: int) -> None:
         """Moves the cursor, or scrolls where there is none."""
         if self._has_cursor:
             self.move_to(self.cursor + delta)
-            return
-        self.scroll_by(dy=delta)
+        else:
+            self.shift(rows=delta)
 
     def move_to(self, row: int) -> None:
         """Moves the cursor to a row, or scrolls there."""
         count = len(self._lines)
         if not self._has_cursor:
-            self.scroll_by(dy=row - self.scroll_offset.y)
+            self.shift(rows=row - self.top)
             return
         row = max(0, min(row, count - 1))
         if row != self.cursor and count:
@@ -185,13 +204,13 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
         """Moves by a page, up (-1) or down (1)."""
         self.move(direction * max(1, self.size.height - 1))
 
-    def scroll_by(self, dx: int = 0, dy: int = 0) -> None:
+    def shift(self, columns: int = 0, rows: int = 0) -> None:
         """Scrolls by cells; a following view follows again once it is at its end."""
-        x, y = self.scroll_offset
         limit = max(0, len(self._lines) - self.size.height)
-        target = max(0, min(y + dy, limit))
-        self.scroll_to(max(0, x + dx), target, animate=False, force=True)
-        self.following = self._follow and target >= limit
+        self.top = max(0, min(self.top + rows, limit))
+        self.left = max(0, min(self.left + columns, self._widest - self.size.width))
+        self.following = self._follow and self.top >= limit
+        self.refresh()
         self.post_message(self.Scrolled(self))
 
     def watch_has_focus(self, value: bool) -> None:
@@ -201,7 +220,16 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def on_click(self, event: events.Click) -> None:
         """Moves the cursor to the row that was clicked."""
-        if self._has_cursor:
-            offset = event.get_content_offset(self)
-            if offset is not None:
-                self.move_to(offset.y + self.scroll_offset.y)
+        offset = event.get_content_offset(self)
+        if self._has_cursor and offset is not None:
+            self.move_to(offset.y + self.top)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Moves on by the wheel."""
+        event.stop()
+        self.move(3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Moves back by the wheel."""
+        event.stop()
+        self.move(-3)

@@ -22,6 +22,7 @@ from kerneltui.tui.sources import Loaded
 from kerneltui.tui.text import Line
 from kerneltui.tui.view import Snapshot
 from kerneltui.tui.widgets.lineview import LineView
+from kerneltui.tui.widgets.titles import set_subtitle, set_title
 
 __all__ = ["JOB_LINES", "TABS", "DecisionDiff", "DiffView", "MainPanel"]
 
@@ -83,10 +84,10 @@ class DiffView(LineView, inherit_bindings=False):
         self._redraw()
         start = self._drawn.starts[self.current]
         end = (*self._drawn.starts[1:], len(self._drawn.lines))[self.current]
-        top, height = self.scroll_offset.y, self.size.height
+        top, height = self.top, self.size.height
         if start < top or min(end, start + height) > top + height:
             # The first hunk brings the line above it along: what is compared with what.
-            self.scroll_to(y=0 if self.current == 0 else start, animate=False, force=True)
+            self.jump(0 if self.current == 0 else start)
 
     def toggle(self) -> None:
         """Selects the current hunk, or leaves it out."""
@@ -105,7 +106,7 @@ class DiffView(LineView, inherit_bindings=False):
         starts = self._drawn.starts
         if self.diff is None or not starts:
             return
-        top, bottom = self.scroll_offset.y, self.scroll_offset.y + self.size.height
+        top, bottom = self.top, self.top + self.size.height
         ends = (*starts[1:], len(self._drawn.lines))
         seen = [i for i, start in enumerate(starts) if start < bottom and ends[i] > top]
         if seen and self.current not in seen:
@@ -182,8 +183,8 @@ class MainPanel(Vertical):
                 text += f"{name}  "
         text = text.rstrip()
         span = ContentSpan(start, start + len(self.tab) + 2, "bold")
-        self.border_title = Content(text, [span])
-        self.border_subtitle = Content(self._subtitle())
+        set_title(self, Content(text, [span]))
+        set_subtitle(self, Content(self._subtitle()))
 
     def _subtitle(self) -> str:
         if self.tab != "Diff":

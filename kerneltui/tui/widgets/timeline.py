@@ -10,6 +10,7 @@ from kerneltui.tui.format import elapsed, ratio, sparkline
 from kerneltui.tui.text import LazyLines, Line, clean, fit
 from kerneltui.tui.timeline import Timeline, event_text, mark_of
 from kerneltui.tui.widgets.lineview import LineView
+from kerneltui.tui.widgets.titles import set_subtitle
 
 __all__ = ["TimelineView", "event_rows", "timeline_lines"]
 
@@ -58,7 +59,7 @@ class TimelineView(LineView, inherit_bindings=False):
         tail = f"   {now} / {end}   {'playing ' if playing else ''}x{speed}"
         head = f"step {step} of {len(timeline)}"
         room = max(self.size.width - len(head) - len(tail) - 6, 0)
-        self.border_subtitle = Content(head + fit(what, min(room, len(what))) + tail)
+        set_subtitle(self, Content(head + fit(what, min(room, len(what))) + tail))
 
 
 def event_rows(timeline: Timeline, shown: Sequence[int], step: int, width: int) -> LazyLines:
