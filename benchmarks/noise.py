@@ -67,7 +67,8 @@ def main() -> int:
     file = arguments.kernel or workload.kernels / workload.targets["cpu"].seed
     incumbent = parse_kernel(file.read_text(encoding="utf-8"), str(file))
     with tempfile.TemporaryDirectory(prefix="kerneltui-noise-") as folder:
-        target = CpuTarget(Path(folder))
+        # Ranks keep to cores of their own: else two of them share one now and then, for twice the time.
+        target = CpuTarget(Path(folder), pin=True)
 
         def ceilings(ranks: int) -> Ceilings:
             return measure_ceilings(target, ranks).model

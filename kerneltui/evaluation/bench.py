@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import ceil
 from statistics import median
 
 from kerneltui.evaluation.calibration import BASELINE_PLAN, open_baseline
-from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.lane import Lane, set_bytes
 from kerneltui.evaluation.outcome import BenchRow, EvaluationError, HarnessFault
 from kerneltui.evaluation.stand import Stand
 from kerneltui.evaluation.timing import LaneFailure, WrongOutput
@@ -72,12 +73,14 @@ class SideBySide:
     def _shape(self, shape: Shape, rounds: int) -> list[BenchRow]:
         failed: dict[str, str] = {}
         ready: dict[str, Lane] = {}
+        sets = self._stand.protocol.rotation(set_bytes(self._stand.workload, shape))
+        plan = replace(BASELINE_PLAN, sets=sets)
         for name in (*self._spec.baselines, *self._kernels):
             self._stand.checkpoint()
             self._say(f"{shape.name}: verifying {name}")
             try:
                 lane = self._lane(name, shape.ranks)
-                verify_shape(lane, shape, BASELINE_PLAN, Tally(), self._stand.checkpoint)
+                verify_shape(lane, shape, plan, Tally(), self._stand.checkpoint)
                 ready[name] = lane
             except EvaluationError as error:
                 self._stand.checkpoint()
@@ -100,7 +103,7 @@ class SideBySide:
             first = next(iter(ready.values()))
             with self._stand.machine():
                 once = timer.burst(first, 1).value_ns
-            calls = min(protocol.sets, max(1, ceil(protocol.sample_ns / once)))
+            calls = min(first.sets, max(1, ceil(protocol.sample_ns / once)))
         for number in range(rounds):
             self._stand.checkpoint()
             self._say(f"{shape.name}: round {number + 1} of {rounds}")

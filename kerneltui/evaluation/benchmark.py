@@ -19,6 +19,7 @@ from kerneltui.model.measurement import (
 )
 from kerneltui.model.statistics import (
     Interval,
+    Verdict,
     combined_interval,
     geometric_mean,
     judge_interval,
@@ -126,13 +127,12 @@ class Benchmark:
         return math.exp(median_interval(self.screened[name].log_ratios).estimate)
 
     def hopeless(self) -> bool:
-        """Whether the screening shows the candidate SLOWER beyond doubt.
+        """Whether the screening shows the candidate SLOWER already.
 
-        Few rounds are no base for FASTER, but every one of them far on the slow side is for SLOWER.
+        Few rounds are no base for FASTER, but every one of them on the slow side is for SLOWER.
         """
-        ratios = [self.screened[name].log_ratios for name in self._yardsticks]
-        interval = combined_interval([[r] for r in ratios], _LATER_LOOK)
-        return interval.low > 2 * self._delta and min(map(_mean_sign, ratios)) > -0.5
+        ratios = [[self.screened[name].log_ratios] for name in self._yardsticks]
+        return judge_interval(combined_interval(ratios, _LATER_LOOK), self._delta) is Verdict.SLOWER
 
     def measure(self, lane: Lane, shape: str, count: int) -> None:
         """Adds rounds on a shape that the lane is set up for."""
@@ -149,13 +149,14 @@ class Benchmark:
     def more(self) -> list[str]:
         """Shapes that further rounds should go to: none once the verdict stands or time is up.
 
-        Only a candidate that may still be FASTER is worth more than the first look.
+        On the slow side one more look is enough: nobody waits for the difference between UNCLEAR and
+        SLOWER any longer.
         """
         self.looks += 1
         interval = self.geomean()
-        if time.monotonic() > self._deadline or interval.estimate >= 0:
+        if time.monotonic() > self._deadline or not undecided(interval, self._delta):
             return []
-        if not undecided(interval, self._delta):
+        if interval.estimate > 0 and self.looks > 1:
             return []
         wide = {
             name: parts.high - parts.low
@@ -164,7 +165,7 @@ class Benchmark:
                 for name, rounds in self.rounds.items()
             )
         }
-        return [name for name, width in wide.items() if width >= max(wide.values()) / 3]
+        return [name for name, width in wide.items() if width >= max(wide.values()) / 2]
 
     @property
     def _confidence(self) -> float:
@@ -187,10 +188,6 @@ class Benchmark:
             confidence=confidence,
             stage=MeasurementStage.BENCHMARK,
         )
-
-
-def _mean_sign(values: Sequence[float]) -> float:
-    return sum(1 if value > 0 else -1 for value in values) / len(values)
 
 
 def build_measurement(

@@ -11,7 +11,7 @@ from math import ceil
 from statistics import median
 
 from kerneltui.evaluation.benchmark import Yardstick
-from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.lane import Lane, set_bytes
 from kerneltui.evaluation.outcome import (
     CalibrationResult,
     EvaluationError,
@@ -137,7 +137,7 @@ class Calibrator:
             with self._stand.machine():
                 call_ns = self._stand.timer.burst(lane, 1, check=True).value_ns
             calls = max(1, ceil(protocol.sample_ns / call_ns))
-            sets = min(protocol.most_sets, max(protocol.sets, calls))
+            sets = protocol.rotation(set_bytes(self._stand.workload, shape), calls)
             if sets != lane.sets:
                 lane.teardown()
                 lane.setup(shape, sets)
@@ -161,7 +161,7 @@ class Calibrator:
         """Times the incumbent against itself in another group of processes, as a candidate is."""
         found: list[ShapeRounds] = []
         build = self._stand.build(incumbent)
-        count = self._stand.protocol.looks[0]
+        count = self._stand.protocol.noise_rounds
         lanes: dict[int, Lane] = {}
         try:
             for name, yard in yardsticks.items():
@@ -184,6 +184,11 @@ class Calibrator:
                 self._stand.release(lane)
         return found
 
+    def delta(self, noise: list[ShapeRounds]) -> tuple[float, float]:
+        """The A/A half-width over all shapes, and the smallest difference that counts with it."""
+        half_width = combined_interval([[part.log_ratios] for part in noise]).half_width
+        return half_width, max(self._stand.protocol.least_delta, 2 * half_width)
+
     def run(self, incumbent: Kernel) -> tuple[CalibrationResult, dict[str, Yardstick]]:
         """Does all of it.
 
@@ -197,8 +202,7 @@ class Calibrator:
             rounds = self.noise(incumbent, yardsticks)
         except (WrongOutput, LaneFailure) as error:
             raise EvaluationError(f"the incumbent fails in its own calibration: {error}") from error
-        half_width = combined_interval([[part.log_ratios] for part in rounds]).half_width
-        delta = max(self._stand.protocol.least_delta, 2 * half_width)
+        half_width, delta = self.delta(rounds)
         shapes = tuple(
             ShapeCalibration(
                 shape=name,

@@ -11,19 +11,29 @@ import secrets
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import prod
 from typing import Protocol
 
 from kerneltui.evaluation.judge_client import JudgeClient
 from kerneltui.evaluation.values import Report, ValueClass
-from kerneltui.model.workload import Shape, Workload
+from kerneltui.model.workload import DTYPE_BYTES, Shape, Workload
 from kerneltui.targets.cpu.memory import GroupMemory
 from kerneltui.targets.cpu.patterns import Poison
 from kerneltui.targets.cpu.windows import GroupLayout, TensorSpec
 from kerneltui.targets.port import Group, Sample
 
-__all__ = ["Lane", "MemoryGroup"]
+__all__ = ["Lane", "MemoryGroup", "set_bytes"]
 
 _FIRST_EPOCHS = 1 << 20
+
+
+def set_bytes(workload: Workload, shape: Shape) -> int:
+    """Bytes of one buffer set over all ranks."""
+    return sum(
+        DTYPE_BYTES[tensor.dtype] * prod(tensor.local(shape, rank)[0])
+        for tensor in workload.tensors
+        for rank in range(shape.ranks)
+    )
 
 
 class MemoryGroup(Group, Protocol):

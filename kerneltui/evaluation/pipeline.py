@@ -6,19 +6,15 @@ come from any.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
 
 from kerneltui.evaluation.bench import SideBySide
 from kerneltui.evaluation.benchmark import Yardstick
 from kerneltui.evaluation.calibration import Calibrator, open_baseline
-from kerneltui.evaluation.canary import broken_kernel
 from kerneltui.evaluation.judge_client import JudgeFailure
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import (
@@ -32,15 +28,15 @@ from kerneltui.evaluation.outcome import (
     Outcome,
     Step,
     Update,
-    WorkloadRefused,
     fault_of,
 )
 from kerneltui.evaluation.stand import MachineTarget, Stand, lint
 from kerneltui.evaluation.timing import LaneFailure, TimingProtocol, WrongOutput
 from kerneltui.evaluation.trial import Trial
 from kerneltui.evaluation.verify import Tally, VerifyPlan, mismatch, verify_idle, verify_shape
+from kerneltui.evaluation.workload_test import run_workload_test
 from kerneltui.model.candidate import Failure
-from kerneltui.model.kernel import Kernel, parse_kernel
+from kerneltui.model.kernel import Kernel
 from kerneltui.model.limit import Ceilings
 from kerneltui.model.measurement import FailureKind, Measurement, Stage
 from kerneltui.model.workload import Workload
@@ -48,6 +44,29 @@ from kerneltui.targets.errors import RankFailure, TargetError
 from kerneltui.targets.port import Build, GroupRole
 
 __all__ = ["Evaluator"]
+
+
+def _silent(text: str) -> None:
+    """Says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Noise:
+    """What was measured of an incumbent: delta, and by shape its noise and its ratios to the reference."""
+
+    delta: float
+    shapes: Mapping[str, tuple[float, tuple[float, ...]]]
+
+    @classmethod
+    def of(cls, delta: float, yardsticks: Mapping[str, Yardstick]) -> _Noise:
+        shapes = {n: (y.noise, tuple(y.reference_ratios)) for n, y in yardsticks.items()}
+        return cls(delta, shapes)
+
+    def restore(self, yardsticks: Mapping[str, Yardstick]) -> float:
+        for name, (noise, ratios) in self.shapes.items():
+            yardsticks[name].noise = noise
+            yardsticks[name].reference_ratios = list(ratios)
+        return self.delta
 
 
 class Evaluator:
@@ -78,6 +97,8 @@ class Evaluator:
         self._ceilings = ceilings
         self._cache = cache
         self._incumbent: Kernel | None = None
+        self._delta = 0.0
+        self._noise: dict[str, _Noise] = {}
 
     # Life
 
@@ -111,10 +132,7 @@ class Evaluator:
     # The workload
 
     def self_test(self) -> tuple[str, ...]:
-        """Tests the workload itself.
-
-        Wrong answers must be refused and right ones pass (kept by the workload's hash), and a kernel
-        that is broken on purpose must fail through the real build, ranks and judge.
+        """Tests the workload itself; see `workload_test`.
 
         Returns:
             Names of the wrong answers that were refused.
@@ -122,53 +140,8 @@ class Evaluator:
         Raises:
             WorkloadRefused: The workload cannot tell right from wrong.
         """
-        try:
-            self.stand.ready()
-            stored = self._cache / f"self-test-{self._workload_hash()}.json"
-            rows = _read_rows(stored)
-            if rows is None:
-                rows = self.stand.judge.self_test()
-                bad = [row for row in rows if not row["ok"]]
-                if bad:
-                    raise WorkloadRefused(_refusal(self.workload.name, bad))
-                _write_rows(stored, rows)
-        except JudgeFailure as error:
-            raise WorkloadRefused(f"{self.workload.name}: {error}") from error
-        self._canary()
-        return tuple(row["name"] for row in rows if row["kind"] == "mutant")
-
-    def _canary(self) -> None:
-        seed = self.workload.kernels / self._spec.seed
-        source = broken_kernel(seed.read_text(encoding="utf-8"))
-        kernel = parse_kernel(source, f"broken {seed.name}")
-        shapes = [*self.workload.shapes_for("test"), *self.workload.shapes_for("tune")]
-        shape = next((s for s in shapes if s.ranks == self._spec.ranks), shapes[0])
-        lane: Lane | None = None
-        try:
-            build = self.stand.build(kernel)
-            lane = self.stand.open_kernel(
-                GroupRole.CANDIDATE, build, kernel.runtime, shape.ranks, Stage.VERIFY
-            )
-            verify_shape(lane, shape, VerifyPlan.for_shape(shape), Tally(), self.stand.checkpoint)
-        except KernelFault as fault:
-            if fault.stage is Stage.VERIFY and fault.kind is FailureKind.MISMATCH:
-                return
-            raise WorkloadRefused(
-                f"{self.workload.name}: {seed.name}, broken on purpose, failed for another reason: "
-                f"{fault.reason}"
-            ) from fault
-        finally:
-            if lane is not None:
-                self.stand.release(lane)
-        raise WorkloadRefused(
-            f"{self.workload.name}: {seed.name}, broken on purpose, passed verification"
-        )
-
-    def _workload_hash(self) -> str:
-        digest = hashlib.sha256(self.workload.text.encode())
-        digest.update((self.workload.folder / "reference.py").read_bytes())
-        digest.update(str(self.stand.judge.hello.get("version")).encode())
-        return digest.hexdigest()[:24]
+        self.stand.ready()
+        return run_workload_test(self.stand, self._spec, self._cache)
 
     # Calibration
 
@@ -186,24 +159,39 @@ class Evaluator:
         calibrator = Calibrator(self.stand, self._spec, self._ceilings, say)
         result, self.yardsticks = calibrator.run(incumbent)
         self._incumbent = incumbent
+        self._delta = result.delta
         record = {**result.record, "environment": dict(self.environment())}
         self.calibration = replace(result, mutants=mutants, record=record)
         return self.calibration
 
-    def set_incumbent(self, kernel: Kernel) -> None:
+    def set_incumbent(self, kernel: Kernel, say: Callable[[str], None] = _silent) -> None:
         """Makes a kernel the one that verdicts are against; it must have been verified.
+
+        Its noise is measured as the first incumbent's was, since kernels differ in it and the smallest
+        difference that counts follows from it. What was measured once is kept, for an undo.
 
         Raises:
             EvaluationError: It cannot be built, loaded or set up any more.
+            WrongOutput: A timed call left a wrong output behind.
+            LaneFailure: A group failed.
         """
-        if self._incumbent is not None and _same(kernel, self._incumbent):
-            return
+        if self._incumbent is not None:
+            if _identity(kernel) == _identity(self._incumbent):
+                return
+            self._noise[_identity(self._incumbent)] = _Noise.of(self._delta, self.yardsticks)
         build = self.stand.build(kernel)
+        self._incumbent = None  # until everything below has worked
         for yard in self.yardsticks.values():
             fresh = self._incumbent_lane(kernel, build, yard)
             self.stand.release(yard.incumbent)
             yard.incumbent = fresh
             yard.reference_ratios = []
+        known = self._noise.get(_identity(kernel))
+        if known is not None:
+            self._delta = known.restore(self.yardsticks)
+        else:
+            calibrator = Calibrator(self.stand, self._spec, self._ceilings, say)
+            _, self._delta = calibrator.delta(calibrator.noise(kernel, self.yardsticks))
         self._incumbent = kernel
 
     def _incumbent_lane(self, kernel: Kernel, build: Build, yard: Yardstick) -> Lane:
@@ -219,6 +207,7 @@ class Evaluator:
             self.stand.release(yard.reference)
         self.yardsticks = {}
         self._incumbent = None
+        self._noise = {}
 
     # A candidate
 
@@ -246,8 +235,11 @@ class Evaluator:
         """
         trial = self._trial(kernel, incumbent, against, report, rebench)
         try:
-            self.stand.ready()
-            self.set_incumbent(incumbent)
+            self._ready()
+            self.set_incumbent(
+                incumbent, lambda text: report(Step(Stage.BENCHMARK, f"new incumbent: {text}"))
+            )
+            trial.delta = self._delta
             return trial.run()
         except KernelFault as fault:
             return trial.failed(fault.failure, fault.log)
@@ -266,8 +258,9 @@ class Evaluator:
         """Times a trusted kernel against the incumbent; see `Trial.compare`."""
         trial = self._trial(kernel, incumbent, "incumbent", lambda update: None, True)
         try:
-            self.stand.ready()
+            self._ready()
             self.set_incumbent(incumbent)
+            trial.delta = self._delta
             return trial.compare()
         finally:
             trial.close()
@@ -286,7 +279,7 @@ class Evaluator:
         return Trial(
             self.stand,
             self.yardsticks,
-            self.calibration.delta,
+            self._delta,
             kernel=kernel,
             incumbent=incumbent,
             against=against,
@@ -341,6 +334,15 @@ class Evaluator:
                 self.stand.release(lane)
         return tally.note
 
+    def _ready(self) -> None:
+        """Waits for the judge. A new one, after the death of the old, is shown all memory again."""
+        if not self.stand.ready():
+            return
+        for yard in self.yardsticks.values():
+            for lane in (yard.incumbent, yard.reference):
+                lane.teardown()
+                lane.setup(yard.shape, yard.sets)
+
     def _blame(self, trial: Trial, error: WrongOutput | LaneFailure) -> Outcome:
         """A lane failed or was wrong in a timed call: the candidate's, or one to open again."""
         if isinstance(error, LaneFailure):
@@ -369,37 +371,9 @@ class Evaluator:
                 yard.reference.setup(yard.shape, yard.sets)
 
 
-def _same(one: Kernel, other: Kernel) -> bool:
-    return one.build_text() == other.build_text() and one.runtime == other.runtime
-
-
-def _refusal(workload: str, bad: list[dict[str, Any]]) -> str:
-    row = bad[0]
-    what = {
-        "mutant": "passes the judge, so wrong answers would be accepted",
-        "honest": f"is refused, so right answers would be too: {row['text']}",
-        "lint": f"does not hold, so inputs tell nothing: {row['text']}",
-    }[row["kind"]]
-    more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-    return f"{workload}: '{row['name']}' {what}{more}; change its inputs or its tolerance"
-
-
-def _read_rows(path: Path) -> list[dict[str, Any]] | None:
-    try:
-        rows: Any = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return cast("list[dict[str, Any]]", rows) if isinstance(rows, list) else None
-
-
-def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(rows), encoding="utf-8")
-        part.replace(path)
-    except OSError:
-        return  # only a cache: the test runs again next time
+def _identity(kernel: Kernel) -> str:
+    """What a kernel does: its text as built, and its run-time tunables."""
+    return f"{kernel.build_text()}\0{sorted(kernel.runtime.items())}"
 
 
 def _cpu_model() -> str:

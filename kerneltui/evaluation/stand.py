@@ -103,14 +103,23 @@ class Stand:
         self.target.start()
         self.judge.start()
 
-    def ready(self) -> None:
-        """Waits for the judge, before its first use; starts a new one where the old one died."""
+    def ready(self) -> bool:
+        """Waits for the judge, before its first use; starts a new one where the old one died.
+
+        Returns:
+            True if there is a new judge, which knows no group yet.
+
+        Raises:
+            JudgeFailure: It does not start.
+        """
         if not self.judge.pid:
             self._judge_ready = False
             self.judge.start()
-        if not self._judge_ready:
-            self.judge.wait()
-            self._judge_ready = True
+        if self._judge_ready:
+            return False
+        self.judge.wait()
+        self._judge_ready = True
+        return True
 
     def close(self) -> None:
         """Ends all processes."""

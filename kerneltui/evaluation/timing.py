@@ -21,6 +21,8 @@ from kerneltui.evaluation.values import Report
 from kerneltui.targets.errors import RankFailure
 from kerneltui.targets.port import Sample
 
+_MANY_SETS = 16
+
 __all__ = ["Burst", "LaneFailure", "ShapeRounds", "Timer", "TimingProtocol", "WrongOutput"]
 
 
@@ -31,11 +33,14 @@ class TimingProtocol:
     Attributes:
         sets: Buffer sets that calls rotate over, at least.
         most_sets: And at most, for calls so short that a sample takes many.
+        rotation_bytes: Small problems rotate over more sets, up to so much memory: where the pages of a
+            set happen to lie makes a few percent in a cache, and many sets even that out.
         sample_ns: Least work in a sample.
         kept: Samples kept of a burst.
         looks: Rounds after which a verdict is tried.
         screen_rounds: Rounds of the screening, with one kept sample each.
         abandon: Slower than the incumbent by this factor: no benchmark.
+        noise_rounds: Rounds of the incumbent against itself.
         reference_every: The reference takes part in one of so many rounds.
         confirm_groups: Fresh process groups of the confirmation.
         confirm_rounds: Rounds in each of them.
@@ -46,17 +51,24 @@ class TimingProtocol:
 
     sets: int = 3
     most_sets: int = 64
+    rotation_bytes: int = 96 << 20
     sample_ns: int = 3_000_000
     kept: int = 3
     looks: tuple[int, ...] = (11, 22, 44)
     screen_rounds: int = 3
     abandon: float = 1.5
+    noise_rounds: int = 22
     reference_every: int = 5
     confirm_groups: int = 3
-    confirm_rounds: int = 5
+    confirm_rounds: int = 4
     benchmark_s: float = 120.0
     least_delta: float = 0.01
     library_factor: float = 3.0
+
+    def rotation(self, set_bytes: int, calls: int = 1) -> int:
+        """Returns the number of buffer sets for a problem, of `set_bytes` over all ranks."""
+        roomy = self.rotation_bytes // max(1, set_bytes)
+        return min(self.most_sets, max(self.sets, calls, min(roomy, _MANY_SETS)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class Trial:
         self.stage = Stage.LINT
         self._stand = stand
         self._yardsticks = yardsticks
-        self._delta = delta
+        self.delta = delta
         self._kernel = kernel
         self._incumbent = incumbent
         self._against = against
@@ -143,9 +143,7 @@ class Trial:
     # Stages
 
     def _new_benchmark(self) -> Benchmark:
-        return Benchmark(
-            self._stand.timer, self._yardsticks, self._delta, self._against, self._step
-        )
+        return Benchmark(self._stand.timer, self._yardsticks, self.delta, self._against, self._step)
 
     def _build(self) -> Build:
         self._step(Stage.COMPILE, self._kernel.file, 0, 0)
@@ -231,14 +229,14 @@ class Trial:
             confirmed = build_measurement(
                 self._yardsticks,
                 groups,
-                delta=self._delta,
+                delta=self.delta,
                 against=self._against,
                 confidence=0.95,
                 stage=MeasurementStage.CONFIRMED
                 if number + 1 == wanted
                 else MeasurementStage.BENCHMARK,
             )
-            if confirmed.geomean.estimate > -self._delta:
+            if confirmed.geomean.estimate > -self.delta:
                 break  # it cannot become FASTER with a mean like that
         rounds = [part for parts in groups.values() for part in parts]
         self._record["confirm"] = [part.to_record() for part in rounds]

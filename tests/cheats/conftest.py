@@ -36,6 +36,7 @@ PROTOCOL = TimingProtocol(
     sample_ns=200_000,
     kept=1,
     looks=(3,),
+    noise_rounds=3,
     screen_rounds=1,
     abandon=1e6,  # a loaded machine must not make an honest kernel TOO_SLOW here
     confirm_groups=1,
