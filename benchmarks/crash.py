@@ -39,7 +39,7 @@ def child(session: Path, real: bool) -> None:
     from kerneltui.model.state import State
 
     class Slow(FakeEvaluator):
-        def evaluate(self, *arguments: object, **options: object):
+        def evaluate(self, *arguments: object, **options: object) -> object:
             time.sleep(random.uniform(0.0, 0.03))
             outcome = super().evaluate(*arguments, **options)  # type: ignore[arg-type]
             time.sleep(random.uniform(0.0, 0.03))

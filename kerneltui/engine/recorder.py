@@ -24,7 +24,7 @@ from kerneltui.model.event import (
     encode_event,
     event_subject,
 )
-from kerneltui.model.record import to_plain
+from kerneltui.model.record import canonical_json
 from kerneltui.model.state import State
 from kerneltui.session.repository import Session
 
@@ -139,8 +139,7 @@ class Recorder:
         if raw is not None:
             body["raw"] = blobs["raw.json.gz"] = self.session.write_blob(raw)
         sha = self.state.candidates[candidate].sha
-        text = json.dumps(to_plain(body), sort_keys=True, indent=1, ensure_ascii=False)
-        self.session.add_note(sha, text.encode() + b"\n", at_ns=now_ns())
+        self.session.add_note(sha, _note_text(body), at_ns=now_ns())
         return blobs
 
     def source(self, candidate: str) -> str:
@@ -152,6 +151,15 @@ class Recorder:
         if agent is AgentName.HUMAN:
             return self.session.person.name, self.session.person.email
         return f"kerneltui {agent} path", AGENT_MAIL
+
+
+def _note_text(body: Mapping[str, Any]) -> bytes:
+    """Returns JSON that reads well in `git notes show`: a line for each key."""
+    lines = [
+        f"{json.dumps(key)}: {canonical_json(value).decode()}"
+        for key, value in sorted(body.items())
+    ]
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def _trailers(identifier: str, proposal: Proposal, steers: tuple[int, ...]) -> dict[str, str]:

@@ -240,7 +240,9 @@ class Tuner:
         if outcome is None:
             self.recorder.record(EvaluationInterrupted(at=now_ns(), id=candidate))
             return
-        blobs = self.recorder.note(candidate, outcome.record, outcome.raw)
+        found = {"measurement": outcome.measurement, "failure": outcome.failure}
+        record = {**outcome.record, **{key: value for key, value in found.items() if value}}
+        blobs = self.recorder.note(candidate, record, outcome.raw)
         if outcome.failure is not None:
             failure = outcome.failure
             if outcome.log:
