@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[1]
 ENGINE = ROOT / "tests" / "tui" / "fake_engine.py"
 BAR_FIRST_FRAME_S = 0.6
 BAR_KEY_P99_MS = 50.0
+CURSOR = b" > \x1b"
 BARE = """
 from textual.app import App
 from textual.widgets import Static
@@ -133,8 +134,8 @@ def keys(count: int, size: tuple[int, int], load: str, ours: str) -> None:
         for number in range(count):
             # The cursor's row is painted anew with its sign: that is the answer to the key.
             key = b"j" if number % 40 < 20 else b"k"
-            times.append(terminal.press(key, b">") * 1e3)
-            terminal.settle(0.03)
+            times.append(terminal.press(key, CURSOR) * 1e3)
+            terminal.settle(0.1)
     finally:
         terminal.close()
     p99 = percentile(times, 0.99)

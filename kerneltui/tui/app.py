@@ -2,59 +2,52 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App
 from textual.binding import BindingType
 
-from kerneltui.model.command import Interrupt, StopEngine
-from kerneltui.tui.client import EngineLink, LinkError
-from kerneltui.tui.feed import Feed
-from kerneltui.tui.messages import (
-    Connected,
-    ConnectFailed,
-    Connecting,
-    JobLines,
-    TimelineReady,
-    Updated,
-)
-from kerneltui.tui.palette import ActionProvider
-from kerneltui.tui.screens.dialogs import Choice, ChoiceDialog
-from kerneltui.tui.screens.panels import PanelScreen
-from kerneltui.tui.screens.replay import ReplayScreen
-from kerneltui.tui.screens.tuning import TuningScreen
-from kerneltui.tui.sources import Sources
+from kerneltui.tui.ending import Quit
+from kerneltui.tui.screens.starting import StartingScreen
 from kerneltui.tui.style import CSS
 from kerneltui.tui.text import clean
 from kerneltui.tui.theme import ANSI_THEME, DARK_THEME
-from kerneltui.tui.view import Link
 
-__all__ = ["Connect", "KernelTui", "OpenLink", "Quit"]
+# Everything else is imported by the methods that need it, after the first frame.
+if TYPE_CHECKING:
+    from textual.command import Provider
+    from textual.screen import Screen
+
+    from kerneltui.tui.client import EngineLink
+    from kerneltui.tui.feed import Feed
+    from kerneltui.tui.messages import (
+        Connected,
+        ConnectFailed,
+        Connecting,
+        JobLines,
+        TimelineReady,
+        Updated,
+    )
+    from kerneltui.tui.screens.panels import PanelScreen
+    from kerneltui.tui.sources import Sources
+
+__all__ = ["Connect", "KernelTui", "OpenLink"]
 
 Connect = Callable[[Callable[[str], None]], str]
-OpenLink = Callable[[str], Awaitable[EngineLink]]
+OpenLink = Callable[[str], "Awaitable[EngineLink]"]
 
 _TWICE_NS = 2_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Quit:
-    """How the terminal ended.
+def _actions() -> type[Provider]:
+    from kerneltui.tui.palette import ActionProvider
 
-    Attributes:
-        stop_engine: The user wants the engine stopped; the command was sent if the link was up.
-        exit_code: What the process should return.
-        message: One line for the user, or nothing.
-    """
-
-    stop_engine: bool = False
-    exit_code: int = 0
-    message: str = ""
+    return ActionProvider
 
 
 class KernelTui(App[Quit], inherit_bindings=False):
@@ -62,7 +55,7 @@ class KernelTui(App[Quit], inherit_bindings=False):
 
     TITLE = "kerneltui"
     CSS = CSS
-    COMMANDS: ClassVar[set[type[ActionProvider]]] = {ActionProvider}  # pyright: ignore
+    COMMANDS = {_actions}  # noqa: RUF012 - Textual's own type for it
     BINDINGS: ClassVar[list[BindingType]] = []
     # Textual would bind the palette with priority, which reaches into text inputs.
     ENABLE_COMMAND_PALETTE = False
@@ -89,8 +82,9 @@ class KernelTui(App[Quit], inherit_bindings=False):
         self.clock = clock
         self.monotonic = monotonic
         self.clipboard_folder = clipboard_folder
-        self.feed = Feed(self.post_message, readonly=readonly or replay)
-        self.sources = Sources(self.feed.ask)
+        self._base: PanelScreen | None = None
+        self.feed: Feed
+        self.sources: Sources
         self._interrupted: int | None = None
         self._shown_title = ""
         self.register_theme(DARK_THEME)
@@ -98,19 +92,35 @@ class KernelTui(App[Quit], inherit_bindings=False):
         few = self.console.color_system in (None, "standard", "windows")
         self.theme = (ANSI_THEME if few else DARK_THEME).name
 
-    def get_default_screen(self) -> PanelScreen:
+    def get_default_screen(self) -> Screen[None]:
         """Returns the screen of the first frame; there is no engine yet."""
-        snapshot = self.feed.snapshot
-        return ReplayScreen(snapshot, self._step) if self._replay else TuningScreen(snapshot)
+        return StartingScreen(replay=self._replay)
 
     @property
     def base(self) -> PanelScreen | None:
-        """The screen below all dialogs."""
-        screen = self.screen_stack[0] if self.screen_stack else None
-        return screen if isinstance(screen, PanelScreen) else None
+        """The screen below all dialogs, once it is there."""
+        return self._base
+
+    def _furnish(self) -> None:
+        """Brings in the real screen, which starts the engine once it can take what comes."""
+        from kerneltui.tui.feed import Feed
+        from kerneltui.tui.screens.replay import ReplayScreen
+        from kerneltui.tui.screens.tuning import TuningScreen
+        from kerneltui.tui.sources import Sources
+
+        self.feed = Feed(self.post_message, readonly=self._readonly or self._replay)
+        self.sources = Sources(self.feed.ask)
+        snapshot = self.feed.snapshot
+        replay = self._replay
+        self._base = ReplayScreen(snapshot, self._step) if replay else TuningScreen(snapshot)
+        self.push_screen(self._base)
+        # What is imported stays for good; a full collection over it would hold up a key by 100 ms.
+        gc.collect()
+        gc.freeze()
 
     def on_mount(self) -> None:
-        """Prepares for ctrl+z. The engine is started by the screen, once it can take what comes."""
+        """Prepares for ctrl+z, and for what comes after the first frame."""
+        self.call_after_refresh(self._furnish)
         # After ctrl+z and fg the terminal is blank until everything is drawn again.
         self.app_resume_signal.subscribe(self, lambda _app: self.refresh(layout=True))
 
@@ -118,12 +128,16 @@ class KernelTui(App[Quit], inherit_bindings=False):
 
     def reconnect(self) -> None:
         """Starts or finds the engine, in a thread: this can take long and cannot be stopped."""
+        from kerneltui.tui.view import Link
+
         starting = "reading the session…" if self._replay else "starting the engine…"
         self.feed.report(Link("starting", starting))
         # A daemon thread, not a worker: quitting must not wait for an engine that does not come.
         threading.Thread(target=self._start_engine, name="connect", daemon=True).start()
 
     def _start_engine(self) -> None:
+        from kerneltui.tui.messages import Connected, ConnectFailed, Connecting
+
         try:
             path = self._connect(lambda text: self._tell(Connecting(text)))
         except Exception as error:
@@ -139,6 +153,8 @@ class KernelTui(App[Quit], inherit_bindings=False):
 
     def on_connecting(self, message: Connecting) -> None:
         """Shows what the engine does while it starts."""
+        from kerneltui.tui.view import Link
+
         self.feed.report(Link("starting", clean(message.text)))
 
     def on_connected(self, message: Connected) -> None:
@@ -148,6 +164,9 @@ class KernelTui(App[Quit], inherit_bindings=False):
         self.run_worker(self._follow(message.path), group="feed", exclusive=True)
 
     async def _follow(self, path: str) -> None:
+        from kerneltui.tui.client import LinkError
+        from kerneltui.tui.messages import ConnectFailed
+
         try:
             link = await self._open_link(path)
         except LinkError as error:
@@ -157,6 +176,8 @@ class KernelTui(App[Quit], inherit_bindings=False):
 
     def on_connect_failed(self, message: ConnectFailed) -> None:
         """Leaves with the reason; when there was a session already, it stays on screen."""
+        from kerneltui.tui.view import Link
+
         if self.feed.snapshot.state.session:
             self.feed.report(Link("gone", clean(message.text)))
             return
@@ -167,27 +188,27 @@ class KernelTui(App[Quit], inherit_bindings=False):
     def on_updated(self, message: Updated) -> None:
         """Gives the screen a new snapshot, and says when the engine went away."""
         screen = self.base
-        if isinstance(screen, TuningScreen):
-            before = screen.snapshot.link.status
-            screen.receive(message.snapshot)
-            if message.snapshot.link.status == "gone" and before != "gone":
-                self._offer_reconnect(message.snapshot.link.text)
-        elif isinstance(screen, ReplayScreen):
-            screen.receive(message.snapshot)
+        if screen is None:
+            return
+        before = screen.snapshot.link.status
+        screen.receive(message.snapshot)
+        gone = message.snapshot.link.status == "gone" and before != "gone"
+        if gone and not self._replay:
+            self._offer_reconnect(message.snapshot.link.text)
 
     def on_job_lines(self, message: JobLines) -> None:
         """Gives the screen lines for the job log."""
-        screen = self.base
-        if isinstance(screen, TuningScreen | ReplayScreen):
-            screen.add_jobs(message.lines)
+        if self.base is not None:
+            self.base.add_jobs(message.lines)
 
     def on_timeline_ready(self, message: TimelineReady) -> None:
         """Gives the replay screen its session."""
-        screen = self.base
-        if isinstance(screen, ReplayScreen):
-            screen.show_timeline(message.timeline)
+        if self.base is not None:
+            self.base.show_timeline(message.timeline)
 
     def _offer_reconnect(self, reason: str) -> None:
+        from kerneltui.tui.screens.dialogs import Choice, ChoiceDialog
+
         choices = (
             Choice("c", "connect again, starting the engine if need be", "connect"),
             Choice("l", "look on without it (ctrl+p, reconnect, later)", "look"),
@@ -218,6 +239,8 @@ class KernelTui(App[Quit], inherit_bindings=False):
 
     async def interrupt(self) -> None:
         """Ends the running evaluation; a second time within two seconds asks about quitting."""
+        from kerneltui.model.command import Interrupt
+
         now = self.monotonic()
         screen = self.base
         if self._interrupted is not None and now - self._interrupted < _TWICE_NS:
@@ -235,6 +258,8 @@ class KernelTui(App[Quit], inherit_bindings=False):
 
     def ask_quit(self) -> None:
         """Asks whether the engine stops; a terminal that cannot decide just leaves."""
+        from kerneltui.tui.screens.dialogs import Choice, ChoiceDialog
+
         if not self.feed.snapshot.may_decide:
             self.exit(Quit())
             return
@@ -254,6 +279,8 @@ class KernelTui(App[Quit], inherit_bindings=False):
         self.push_screen(ChoiceDialog("Quit", "", choices), chosen)
 
     async def _stop(self) -> None:
+        from kerneltui.model.command import StopEngine
+
         reply = await self.feed.ask(StopEngine())
         # An engine that stops may close the link before it answers; that is no error.
         gone = reply.error == "the engine is gone"
@@ -262,4 +289,5 @@ class KernelTui(App[Quit], inherit_bindings=False):
 
     def on_unmount(self) -> None:
         """Closes the link."""
-        self.feed.close()
+        if self._base is not None:
+            self.feed.close()

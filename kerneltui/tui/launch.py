@@ -6,11 +6,22 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kerneltui.tui.app import Connect, KernelTui, OpenLink, Quit
-from kerneltui.tui.client import SocketLink
+from kerneltui.tui.app import Connect, KernelTui, OpenLink
+from kerneltui.tui.ending import Quit
+
+if TYPE_CHECKING:
+    from kerneltui.tui.client import EngineLink
 
 __all__ = ["Quit", "run"]
+
+
+async def _over_socket(path: str) -> EngineLink:
+    # Imported when it is needed, so that the first frame does not wait for it.
+    from kerneltui.tui.client import SocketLink
+
+    return await SocketLink.open(path)
 
 
 def run(
@@ -19,7 +30,7 @@ def run(
     readonly: bool = False,
     replay: bool = False,
     step: int | None = None,
-    open_link: OpenLink = SocketLink.open,
+    open_link: OpenLink | None = None,
     clipboard_folder: Path | None = None,
 ) -> Quit:
     """Shows the terminal until the user leaves it, and says how it ended.
@@ -33,7 +44,7 @@ def run(
         readonly: Whether to ask for a link that may not decide.
         replay: Whether to show the replay screen; the engine must send the journal.
         step: The step of a replay to begin with; the last one if None.
-        open_link: How to reach the socket.
+        open_link: How to reach the socket; over a Unix socket if None.
         clipboard_folder: Where copies are written as well; the socket's folder if None.
     """
     if os.environ.get("TERM", "") in ("dumb", "unknown"):
@@ -53,7 +64,7 @@ def run(
 
     app = KernelTui(
         connect if callable(connect) else fixed,
-        open_link,
+        open_link or _over_socket,
         readonly=readonly,
         replay=replay,
         step=step,

@@ -140,8 +140,9 @@ def drive(*, size: tuple[int, int] = (80, 24), **options: Any) -> Callable[..., 
             async def play() -> None:
                 desk = Desk(**options)
                 async with desk.app.run_test(size=size) as pilot:
-                    screen = desk.app.base
-                    await until(pilot, lambda: getattr(screen, "loaded", None), "the first diff")
+                    await until(
+                        pilot, lambda: getattr(desk.app.base, "loaded", None), "the first diff"
+                    )
                     desk.clock.advance(1)
                     await scenario(desk, pilot)
 

@@ -29,6 +29,7 @@ async def export(folder: Path, names: Sequence[str], keys: Sequence[str] = ()) -
         replay, size, presses = PICTURES[name]
         desk = Desk(replay=replay)
         async with desk.app.run_test(size=size) as pilot:
+            await until(pilot, lambda desk=desk: desk.app.base is not None, "the screen")
             screen = desk.app.base
 
             def loaded(screen: object = screen) -> bool:

@@ -8,7 +8,7 @@ from fakes import Desk, drive, has, until
 
 from kerneltui.model.event import Decided
 from kerneltui.model.state import fold
-from kerneltui.tui.app import Quit
+from kerneltui.tui.ending import Quit
 from kerneltui.tui.screens.dialogs import ChoiceDialog, NoteDialog
 from kerneltui.tui.screens.replay import ReplayScreen
 

@@ -22,6 +22,7 @@ def draw(compare: Any, size: tuple[int, int], *keys: str, select: str = "", **op
     desk = Desk(**options)
 
     async def prepare(pilot: Any) -> None:
+        await until(pilot, lambda: desk.app.base is not None, "the screen")
         screen: Any = desk.app.base
         await until(pilot, lambda: screen.loaded is not None, "the first diff")
         if select:

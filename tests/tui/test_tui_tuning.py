@@ -26,7 +26,7 @@ from kerneltui.model.command import (
 )
 from kerneltui.model.event import AcceptRule, ConstraintKind
 from kerneltui.model.record import to_plain
-from kerneltui.tui.app import Quit
+from kerneltui.tui.ending import Quit
 from kerneltui.tui.screens.dialogs import ChoiceDialog, HelpDialog, NoteDialog
 from kerneltui.tui.screens.tuning import TuningScreen
 

@@ -7,8 +7,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from textual import events
-from textual.geometry import NULL_OFFSET, Region, Size, Spacing
-from textual.layout import ArrangeResult, Layout, WidgetPlacement
+from textual.layout import Layout
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
@@ -16,38 +15,19 @@ from textual.widgets import Input
 from kerneltui.tui.keymap import ACTIONS, LIVE_WHILE_TYPING, Action, Scope, action, short_key
 from kerneltui.tui.layout import MINIMUM, Panel, Plan, Zoom
 from kerneltui.tui.screens.dialogs import HelpDialog
+from kerneltui.tui.screens.starting import PlannedLayout
 from kerneltui.tui.text import Line, pad
+from kerneltui.tui.timeline import Timeline
+from kerneltui.tui.view import Snapshot
 from kerneltui.tui.widgets.lineview import LineView
 from kerneltui.tui.widgets.main import MainPanel
 
-__all__ = ["Handler", "PanelScreen", "PlannedLayout"]
+__all__ = ["Handler", "PanelScreen"]
 
 Handler = Callable[[], Awaitable[object] | object]
 
 _NOTICE_SECONDS = 6.0
 _CYCLE = (Zoom.NORMAL, Zoom.HALF, Zoom.FULL)
-
-
-class PlannedLayout(Layout):
-    """Places the children of a screen where its plan says, in the same frame as a resize."""
-
-    name = "planned"
-
-    def __init__(self, plan: Callable[[int, int], Plan]) -> None:
-        self._plan = plan
-
-    def arrange(
-        self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True
-    ) -> ArrangeResult:
-        """Returns a placement for every child that the plan knows."""
-        plan = self._plan(size.width, size.height)
-        placements: list[WidgetPlacement] = []
-        for child in children:
-            rect = plan.panels.get(Panel(child.id)) if child.id in set(Panel) else None
-            if rect:
-                region = Region(rect.x, rect.y, rect.width, rect.height)
-                placements.append(WidgetPlacement(region, NULL_OFFSET, Spacing(), child))
-        return placements
 
 
 class PanelScreen(Screen[None], inherit_bindings=False):
@@ -63,6 +43,19 @@ class PanelScreen(Screen[None], inherit_bindings=False):
         self._notice_timer = None
 
     # What a screen adds
+
+    snapshot: Snapshot
+
+    @abstractmethod
+    def receive(self, snapshot: Snapshot) -> None:
+        """Shows a new snapshot."""
+
+    @abstractmethod
+    def add_jobs(self, lines: Sequence[str]) -> None:
+        """Adds lines to the job log."""
+
+    def show_timeline(self, timeline: Timeline) -> None:
+        """Takes a whole session; only a replay asks for one."""
 
     @abstractmethod
     def plan(self, width: int, height: int) -> Plan:
