@@ -229,6 +229,7 @@ class Tuner:
                 aa_half_width=found.aa_half_width,
                 shapes=found.shapes,
                 mutants=found.mutants,
+                environment=self.executor.evaluator.environment() if self.executor else {},
             )
         )
 

@@ -128,6 +128,7 @@ class Calibrated:
     aa_half_width: float
     shapes: tuple[ShapeCalibration, ...]
     mutants: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=_nothing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

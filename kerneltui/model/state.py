@@ -199,6 +199,7 @@ class State:
                 self.delta = event.delta
                 self.calibrations = {part.shape: part for part in event.shapes}
                 self.mutants = event.mutants
+                self.environment = event.environment or self.environment
             case Decided():
                 self._decide(event)
             case Steered():
