@@ -1,0 +1,178 @@
+import math
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from evaluation_fakes import MS, burst, rounds, shape, yardstick
+
+from kerneltui.evaluation.benchmark import Benchmark, build_measurement, quarantine_reason
+from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.outcome import KernelFault
+from kerneltui.evaluation.timing import ShapeRounds, Timer, TimingProtocol
+from kerneltui.model.measurement import FailureKind, Measurement, MeasurementStage
+from kerneltui.model.statistics import Verdict
+
+A, B = "512x512x512", "1024x1024x1024"
+
+
+class ScriptedTimer:
+    """Gives every shape a fixed ratio of candidate to incumbent, with a little spread."""
+
+    def __init__(self, ratios: dict[str, float], spread: float = 0.002) -> None:
+        self.protocol = TimingProtocol()
+        self.ratios = ratios
+        self.spread = spread
+        self.asked: list[tuple[str, int]] = []
+
+    def rounds(
+        self,
+        found: ShapeRounds,
+        count: int,
+        candidate: Any,
+        incumbent: Any,
+        reference: Any,
+        **_: Any,
+    ) -> None:
+        self.asked.append((found.shape, count))
+        for index in range(count):
+            wobble = 1 + self.spread * ((index * 7) % 5 - 2)
+            found.candidate.append(burst(10 * self.ratios[found.shape] * wobble))
+            found.incumbent.append(burst(10))
+            found.reference.append(burst(12) if reference is not None and index % 5 == 2 else None)
+
+
+def benchmark(timer: ScriptedTimer, delta: float = 0.01) -> Benchmark:
+    yards = {name: yardstick(name) for name in (A, B)}
+    return Benchmark(cast(Timer, timer), yards, delta, "base", lambda *_: None)
+
+
+def lane(name: str) -> Lane:
+    return cast(Lane, SimpleNamespace(shape=shape(name)))
+
+
+def screen_all(found: Benchmark) -> None:
+    for name in (A, B):
+        found.screen(lane(name))
+
+
+def measure_all(found: Benchmark, count: int) -> None:
+    for name in (A, B):
+        found.measure(lane(name), name, count)
+
+
+def test_a_much_slower_candidate_is_abandoned_with_its_numbers() -> None:
+    found = benchmark(ScriptedTimer({A: 1.8, B: 1.7}))
+    with pytest.raises(KernelFault) as caught:
+        screen_all(found)
+    assert caught.value.kind is FailureKind.TOO_SLOW
+    assert "1.74 times the incumbent's time" in caught.value.reason
+    assert "10.00 ms" in caught.value.reason
+
+
+def test_a_shape_alone_abandons_nobody_unless_it_is_hopeless() -> None:
+    screen_all(benchmark(ScriptedTimer({A: 1.7, B: 0.7})))
+    with pytest.raises(KernelFault):
+        benchmark(ScriptedTimer({A: 2.4, B: 0.5})).screen(lane(A))
+
+
+def test_one_noisy_round_abandons_nobody() -> None:
+    screen_all(benchmark(ScriptedTimer({A: 1.6, B: 1.6}, spread=0.2)))
+
+
+def test_a_clearly_slower_candidate_needs_no_benchmark() -> None:
+    found = benchmark(ScriptedTimer({A: 1.10, B: 1.08}))
+    screen_all(found)
+    assert found.hopeless()
+    result = found.result()
+    assert result.verdict is Verdict.SLOWER
+    assert [part.rounds for part in result.shapes] == [3, 3]
+    assert result.slower_shapes == (A, B)
+
+
+def test_a_faster_candidate_is_never_decided_by_the_screening() -> None:
+    found = benchmark(ScriptedTimer({A: 0.5, B: 0.5}))
+    screen_all(found)
+    assert not found.hopeless()
+
+
+def test_a_faster_candidate_stops_at_the_first_look() -> None:
+    found = benchmark(ScriptedTimer({A: 0.9, B: 0.8}))
+    screen_all(found)
+    measure_all(found, 11)
+    assert found.more() == []
+    result = found.result()
+    assert result.verdict is Verdict.FASTER
+    assert result.geomean.estimate == pytest.approx((math.log(0.9) + math.log(0.8)) / 2, abs=1e-3)
+    assert result.stage is MeasurementStage.BENCHMARK
+    assert not result.acceptable_by_rule, "it is not confirmed"
+
+
+def test_rounds_are_added_where_the_interval_is_wide() -> None:
+    timer = ScriptedTimer({A: 0.985, B: 0.985}, spread=0.01)
+    found = benchmark(timer)
+    screen_all(found)
+    measure_all(found, 11)
+    assert found.more() == [A, B]
+
+
+def test_the_slow_side_gets_one_more_look_only() -> None:
+    found = benchmark(ScriptedTimer({A: 1.012, B: 1.012}, spread=0.01))
+    screen_all(found)
+    measure_all(found, 11)
+    assert found.more()
+    measure_all(found, 11)
+    assert found.more() == []
+
+
+def test_equal_kernels_are_not_measured_for_ever() -> None:
+    found = benchmark(ScriptedTimer({A: 1.0, B: 1.0}, spread=0.02))
+    screen_all(found)
+    measure_all(found, 11)
+    assert found.more() == []
+    assert found.result().verdict is Verdict.UNCLEAR
+
+
+def measured(part: ShapeRounds, **changes: Any) -> tuple[dict[str, Any], Measurement]:
+    yards = {A: yardstick(A, **changes)}
+    return yards, build_measurement(
+        yards, {A: [part]}, delta=0.01, against="base", confidence=0.95,
+        stage=MeasurementStage.BENCHMARK,
+    )  # fmt: skip
+
+
+def test_the_ratio_to_the_reference_goes_over_the_incumbent() -> None:
+    _, result = measured(rounds([8] * 11, [10] * 11), reference_ratios=[math.log(10 / 16)] * 3)
+    assert result.shapes[0].reference_ns == pytest.approx(16 * MS, abs=1)
+    assert result.ratio == pytest.approx(2.0)
+    assert result.bound_share == pytest.approx(0.5 / 8)
+
+
+def test_a_shape_is_judged_with_its_own_noise() -> None:
+    part = rounds([10.5] * 11, [10] * 11)
+    assert measured(part, noise=0.0)[1].slower_shapes == (A,)
+    assert measured(part, noise=0.03)[1].slower_shapes == ()
+
+
+def test_a_time_below_the_floor_is_quarantined() -> None:
+    part = rounds([8] * 11, [10] * 11)
+    yards, result = measured(part, floor_ns=9 * MS)
+    assert "below the floor" in quarantine_reason(yards, result, [part], 3.0)
+
+
+def test_much_faster_than_the_library_is_quarantined() -> None:
+    part = rounds([2] * 11, [10] * 11)
+    yards, result = measured(part, reference_ratios=[0.0] * 3)
+    assert "5.0 times as fast as torch_gloo" in quarantine_reason(yards, result, [part], 3.0)
+
+
+def test_time_that_only_the_engine_saw_is_quarantined() -> None:
+    part = rounds([8] * 11, [10] * 11)
+    part.candidate = [burst(8, gap_ns=3 * MS) for _ in range(11)]
+    yards, result = measured(part)
+    assert "engine's clock saw 3.00 ms more" in quarantine_reason(yards, result, [part], 3.0)
+
+
+def test_a_plausible_measurement_is_not_quarantined() -> None:
+    part = rounds([8] * 11, [10] * 11)
+    yards, result = measured(part)
+    assert quarantine_reason(yards, result, [part], 3.0) == ""

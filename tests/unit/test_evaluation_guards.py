@@ -1,0 +1,38 @@
+import os
+
+from evaluation_fakes import sample, shape, workload
+
+from kerneltui.evaluation.guards import causality_broken, cpu_time_ns, producers
+
+
+def test_every_rank_with_rows_is_needed() -> None:
+    assert producers(workload(), shape()) == (0, 1)
+
+
+def test_a_rank_without_rows_is_not_needed() -> None:
+    assert producers(workload(), shape("1x300x64")) == (1,)
+
+
+def test_a_rank_that_ends_before_another_begins_breaks_causality() -> None:
+    text = causality_broken(sample((0, [100]), (5_000_000, [5_000_100])), (0, 1))
+    assert text.startswith("rank 0 returned from run 5.00 ms before rank 1 began the same call")
+
+
+def test_overlapping_calls_are_fine() -> None:
+    assert causality_broken(sample((0, [200]), (100, [300])), (0, 1)) == ""
+
+
+def test_a_later_call_of_a_sample_is_looked_at_too() -> None:
+    assert causality_broken(sample((0, [50, 60]), (10, [100, 150])), (0, 1)) != ""
+
+
+def test_nobody_waits_for_a_rank_that_gives_nothing() -> None:
+    assert causality_broken(sample((5000, [5100]), (0, [100])), (1,)) == ""
+
+
+def test_processor_time_of_this_process_grows_with_work() -> None:
+    before = cpu_time_ns([os.getpid()])
+    total = 0
+    while cpu_time_ns([os.getpid()]) == before:
+        total += sum(range(10_000))
+    assert total > 0

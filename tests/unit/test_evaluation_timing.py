@@ -1,0 +1,169 @@
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import cast
+
+import pytest
+from evaluation_fakes import MS, burst, rounds, sample
+
+from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.outcome import Interrupted
+from kerneltui.evaluation.timing import (
+    Burst,
+    LaneFailure,
+    ShapeRounds,
+    Timer,
+    TimingProtocol,
+    WrongOutput,
+)
+from kerneltui.evaluation.values import Fault, FaultKind, Report
+from kerneltui.targets.errors import FailureKind, RankFailure
+from kerneltui.targets.port import Sample
+
+
+class FakeLane:
+    """Takes scripted times; remembers what was asked of it."""
+
+    def __init__(self, name: str, log: list[str], time_ms: float = 1.0) -> None:
+        self.name = name
+        self.log = log
+        self.time_ms = time_ms
+        self.sets = 3
+        self.filled: list[int] = []
+        self.checked: list[int] = []
+        self.wrong = False
+        self.dead = False
+        self._next = 0
+
+    def next_sets(self, calls: int) -> list[int]:
+        return [(self._next + i) % self.sets for i in range(calls)]
+
+    def fill(self, sets: Sequence[int]) -> None:
+        self.filled = list(sets)
+
+    def sample(self, calls: int) -> Sample:
+        if self.dead:
+            raise RankFailure(FailureKind.CRASH, 0, "rank 0 crashed")
+        assert self.filled == self.next_sets(calls), (
+            "fresh values in exactly the sets that are used"
+        )
+        self.log.append(self.name)
+        self._next = (self._next + calls) % self.sets
+        self.filled = []
+        step = int(self.time_ms * MS)
+        ends = [(i + 1) * step for i in range(calls)]
+        return sample((0, ends), (0, ends), wall_ns=calls * step + 1000)
+
+    def check(self, sets: Sequence[int]) -> Report:
+        self.checked += sets
+        fault = Fault(FaultKind.VALUE, 0, sets[0], "C[0, 0] on rank 0 is wrong")
+        return Report((fault,) if self.wrong else (), 0.0, 0.0, ())
+
+
+def lanes(log: list[str]) -> tuple[FakeLane, FakeLane, FakeLane]:
+    return FakeLane("C", log, 1.1), FakeLane("I", log, 1.0), FakeLane("R", log, 2.0)
+
+
+def timer(**numbers: int) -> Timer:
+    protocol = TimingProtocol(**{"kept": 1, "reference_every": 2, **numbers})
+    return Timer(protocol, nullcontext, lambda: None)
+
+
+def as_lane(lane: FakeLane) -> Lane:
+    return cast(Lane, lane)
+
+
+def test_rounds_alternate_their_order() -> None:
+    log: list[str] = []
+    candidate, incumbent, reference = map(as_lane, lanes(log))
+    found = ShapeRounds("s", 2)
+    timer().rounds(found, 4, candidate, incumbent, reference)
+    bursts = log[::2]
+    assert "".join(bursts) == "CI" + "RIC" + "CI" + "RIC"
+    assert found.log_ratios == pytest.approx([math.log(1.1)] * 4)
+    assert found.reference_ratios == pytest.approx([math.log(0.5)] * 2)
+    assert [part is None for part in found.reference] == [True, False, True, False]
+
+
+def test_one_timed_sample_of_the_candidate_is_verified() -> None:
+    candidate, incumbent, reference = lanes([])
+    timer().rounds(
+        ShapeRounds("s", 1), 5, as_lane(candidate), as_lane(incumbent), as_lane(reference)
+    )
+    assert len(candidate.checked) == 1
+
+
+def test_a_wrong_timed_output_names_its_lane() -> None:
+    candidate, incumbent, reference = lanes([])
+    candidate.wrong = True
+    with pytest.raises(WrongOutput) as caught:
+        timer().rounds(
+            ShapeRounds("s", 1), 5, as_lane(candidate), as_lane(incumbent), as_lane(reference)
+        )
+    assert caught.value.lane is as_lane(candidate)
+
+
+def test_a_group_that_fails_names_its_lane() -> None:
+    candidate, incumbent, reference = lanes([])
+    incumbent.dead = True
+    with pytest.raises(LaneFailure) as caught:
+        timer().rounds(
+            ShapeRounds("s", 1), 2, as_lane(candidate), as_lane(incumbent), as_lane(reference)
+        )
+    assert caught.value.lane is as_lane(incumbent)
+
+
+def test_the_wish_to_stop_is_heard_between_rounds() -> None:
+    def stop() -> None:
+        raise Interrupted("stop")
+
+    candidate, incumbent, _ = lanes([])
+    with pytest.raises(Interrupted):
+        Timer(TimingProtocol(), nullcontext, stop).rounds(
+            ShapeRounds("s", 1), 1, as_lane(candidate), as_lane(incumbent), None
+        )
+
+
+def test_the_slowest_rank_counts_and_all_calls_share_the_time() -> None:
+    found = Burst.of([sample((0, [2 * MS, 4 * MS]), (MS, [3 * MS, 6 * MS]))])
+    assert found.value_ns == 3 * MS
+    assert found.ranks_ns == (2 * MS, 2.5 * MS)
+
+
+def test_a_burst_is_the_median_of_its_samples() -> None:
+    found = Burst.of([sample((0, [value * MS])) for value in (5, 1, 2)])
+    assert found.value_ns == 2 * MS
+
+
+@pytest.mark.parametrize("end", [0, -5])
+def test_a_time_that_is_not_positive_is_refused(end: int) -> None:
+    with pytest.raises(ValueError, match="times"):
+        Burst.of([sample((0, [end]))])
+
+
+def test_a_single_conflict_of_clocks_is_chance_and_two_are_not() -> None:
+    one = rounds([1, 1, 1], [1, 1, 1])
+    one.candidate[0] = burst(1, conflict="clocks disagree")
+    assert one.conflict == ""
+    one.candidate[2] = burst(1, conflict="clocks disagree")
+    assert one.conflict == "clocks disagree"
+
+
+def test_hidden_time_is_what_the_engine_saw_beyond_the_incumbent() -> None:
+    part = ShapeRounds("s", 1, [burst(1, gap_ns=5 * MS)], [burst(1, gap_ns=MS)], [None])
+    assert part.hidden_ns() == 4 * MS
+
+
+def test_small_problems_rotate_over_more_sets() -> None:
+    protocol = TimingProtocol()
+    assert protocol.rotation(200 << 20) == protocol.sets
+    assert protocol.rotation(8 << 20) == 12
+    assert protocol.rotation(1000) == 16
+    assert protocol.rotation(1000, calls=40) == 40
+    assert protocol.rotation(1000, calls=4000) == protocol.most_sets
+
+
+def test_records_are_whole_nanoseconds() -> None:
+    part = rounds([1.0000004], [2.0], [None])
+    assert part.to_record()["candidate"] == [[1000000, 1000000, 1000000]]
+    assert part.to_raw()["reference"] == [None]
