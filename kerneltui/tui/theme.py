@@ -113,7 +113,7 @@ _STYLES: dict[str, tuple[str, str]] = {
     "warn": (_YELLOW, "yellow"),
     "banner": (f"bold {_GROUND} on {_YELLOW}", "bold black on yellow"),
     "notice": (f"{_YELLOW}", "yellow"),
-    "cursor": ("on #273140", "reverse"),
+    "cursor": ("on #273140", "not dim black on white"),
     "cursor-blurred": ("on #1f2630", "bold"),
     # States
     "state-base": (_DIM, "dim"),

@@ -20,10 +20,10 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
-from tui_session import LOGS, SECOND, Session, record
+from tui_session import LOGS, SECOND, Session, record  # noqa: E402
 
-from kerneltui.model.candidate import DecisionKind
-from kerneltui.model.command import (
+from kerneltui.model.candidate import DecisionKind  # noqa: E402
+from kerneltui.model.command import (  # noqa: E402
     Accept,
     Command,
     Constrain,
@@ -45,7 +45,7 @@ from kerneltui.model.command import (
     Undo,
     decode_command,
 )
-from kerneltui.model.event import (
+from kerneltui.model.event import (  # noqa: E402
     BudgetSet,
     ConstraintSet,
     Decided,
@@ -56,9 +56,9 @@ from kerneltui.model.event import (
     Steered,
     encode_event,
 )
-from kerneltui.model.frames import FrameReader, encode_frame
-from kerneltui.model.record import parse_json, to_plain
-from kerneltui.model.state import State, fold
+from kerneltui.model.frames import FrameReader, encode_frame  # noqa: E402
+from kerneltui.model.record import parse_json, to_plain  # noqa: E402
+from kerneltui.model.state import State, fold  # noqa: E402
 
 ROUNDS = 22
 log_file: list[Path] = []

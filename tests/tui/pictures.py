@@ -11,7 +11,7 @@ from pathlib import Path
 os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
-from fakes import Desk, until
+from fakes import Desk, until  # noqa: E402
 
 PICTURES: dict[str, tuple[bool, tuple[int, int], Sequence[str]]] = {
     "tuning-80x24": (False, (80, 24), ()),

@@ -53,11 +53,12 @@ class Chart:
     title: str
     bars: tuple[Bar, ...]
     bound: float | None = None
-    short_title: str = ""
+    shorter: tuple[str, ...] = ()
 
     def title_for(self, width: int) -> str:
-        """Returns the longer title that fits, or else the shorter one."""
-        return self.title if len(self.title) <= width or not self.short_title else self.short_title
+        """Returns the longest title that fits, or else the shortest one."""
+        titles = (self.title, *self.shorter)
+        return next((title for title in titles if len(title) <= width), titles[-1])
 
 
 def chart_of(state: State, candidate: Candidate | None) -> Chart:
@@ -87,7 +88,8 @@ def chart_of(state: State, candidate: Candidate | None) -> Chart:
     limit = f"  ┊ bound {ratio(bound)}" if bound else ""
     long = ", ".join(["ratio to reference", over, "95% CI", *rounds]) + limit
     short = ", ".join(["ratio, " + over, "95% CI", *rounds]) + limit
-    return Chart(long, tuple(bars), bound, short)
+    shortest = ", ".join(["ratio", *rounds]) + limit
+    return Chart(long, tuple(bars), bound, (short, shortest))
 
 
 def _rounds(candidate: Candidate | None) -> list[str]:

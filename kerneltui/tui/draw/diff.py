@@ -14,7 +14,7 @@ from diff_match_patch import diff_match_patch
 
 from kerneltui.model.patch import Hunk, diff_hunks
 from kerneltui.tui.draw.code import Tokens, code_spans
-from kerneltui.tui.text import Line, clean, cut
+from kerneltui.tui.text import Line, clean, cut, wrap
 
 __all__ = ["Diff", "DiffLines", "draw_diff", "intra_line", "make_diff"]
 
@@ -186,22 +186,19 @@ def draw_diff(
         lines += [_row(diff, row, digits, on=on) for row in _hunk_rows(diff, hunk, context)]
     total = len(diff.hunks)
     if 0 < len(selected) < total:
-        lines.append(
-            (
-                (
-                    f" {len(selected)} of {total} hunks selected: accept makes a new candidate, "
-                    "checked and measured again",
-                    "warn",
-                ),
-            )
+        text = (
+            f"{len(selected)} of {total} hunks selected: accept makes a new candidate, "
+            "checked and measured again"
         )
+        lines += [((f" {part}", "warn"),) for part in wrap(text, max(width - 2, 20))]
     elif total and not selected:
         lines.append(((" no hunk selected: nothing to accept", "warn"),))
     return DiffLines(tuple(lines), tuple(starts))
 
 
 def _hunk_line(diff: Diff, hunk: Hunk, *, on: bool, current: bool, width: int) -> Line:
-    name = _enclosing(diff.new, hunk.new_start - 1)
+    before = next(i for i, line in enumerate(hunk.lines) if line.kind != " ")
+    name = _enclosing(diff.new, hunk.new_start - 1 + before)
     box = "[x]" if on else "[ ]"
     text = f" @@ {hunk.index + 1}/{len(diff.hunks)} @@ {box} {name}"
     end = f"+{hunk.added} -{hunk.removed} "
