@@ -82,7 +82,8 @@ def _follow(tuner: Tuner, command: Command) -> dict[str, Any]:
                 tuner.incumbent_changed()
             return {"candidate": candidate}
         case Edit():
-            return {"candidate": tuner.add(decisions.edited(recorder, command), first=True)}
+            made = tuner.add(decisions.edited(recorder, command), first=True)
+            return {"candidate": made, "text": f"your version is {made}"}
         case Rebench():
             _rebench(tuner, command)
         case Steer():
@@ -111,7 +112,9 @@ def _follow(tuner: Tuner, command: Command) -> dict[str, Any]:
 def _accept(tuner: Tuner, command: Accept) -> dict[str, Any]:
     proposal = decisions.selected_hunks(tuner.recorder, command)
     if proposal is not None:
-        return {"candidate": tuner.add(proposal, first=True), "partial": True}
+        made = tuner.add(proposal, first=True)
+        text = f"{made} is a new candidate with {proposal.reason}; it is checked and measured first"
+        return {"candidate": made, "partial": True, "text": text}
     tuner.accepted(command)
     return {"candidate": command.candidate, "partial": False}
 
