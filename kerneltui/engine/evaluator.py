@@ -24,7 +24,8 @@ def make_evaluator(workload: Workload, spec: TargetSpec) -> Evaluator:
             f"{workload.name}: target '{spec.name}' is not built in; use --target cpu"
         )
     cache = cache_folder()
-    target = CpuTarget(cache)
+    # Ranks keep to cores of their own: else two share one now and then, and take twice the time.
+    target = CpuTarget(cache, pin=True)
 
     def ceilings(ranks: int) -> Ceilings:
         return measure_ceilings(target, ranks).model

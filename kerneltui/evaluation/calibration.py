@@ -151,17 +151,28 @@ class Calibrator:
                 reference_name=result.best,
                 calls=min(calls, sets),
                 sets=sets,
+                call_ns=call_ns,
                 bound_ns=limits.time_ns,
                 # A trusted library that is faster shows that the peak was measured on a busy machine.
                 floor_ns=min(limits.floor_ns, round(_LIBRARY_FLOOR * result.fastest_ns)),
             )
         return made
 
-    def noise(self, incumbent: Kernel, yardsticks: Mapping[str, Yardstick]) -> list[ShapeRounds]:
+    def noise_rounds(self, yardsticks: Mapping[str, Yardstick]) -> int:
+        """How many rounds of the first incumbent against itself there is time for."""
+        protocol = self._stand.protocol
+        round_ns = sum(
+            2 * (1 + protocol.kept) * yard.calls * yard.call_ns for yard in yardsticks.values()
+        )
+        affordable = int(protocol.noise_s * 1e9 / max(1.0, round_ns))
+        return max(protocol.looks[0], min(protocol.noise_rounds, affordable))
+
+    def noise(
+        self, incumbent: Kernel, yardsticks: Mapping[str, Yardstick], count: int
+    ) -> list[ShapeRounds]:
         """Times the incumbent against itself in another group of processes, as a candidate is."""
         found: list[ShapeRounds] = []
         build = self._stand.build(incumbent)
-        count = self._stand.protocol.noise_rounds
         lanes: dict[int, Lane] = {}
         try:
             for name, yard in yardsticks.items():
@@ -199,7 +210,7 @@ class Calibrator:
         try:
             baselines = self.baselines()
             yardsticks = self.yardsticks(incumbent, baselines)
-            rounds = self.noise(incumbent, yardsticks)
+            rounds = self.noise(incumbent, yardsticks, self.noise_rounds(yardsticks))
         except (WrongOutput, LaneFailure) as error:
             raise EvaluationError(f"the incumbent fails in its own calibration: {error}") from error
         half_width, delta = self.delta(rounds)

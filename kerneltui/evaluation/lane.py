@@ -14,7 +14,7 @@ from contextlib import suppress
 from math import prod
 from typing import Protocol
 
-from kerneltui.evaluation.judge_client import JudgeClient
+from kerneltui.evaluation.judge_client import JudgeClient, JudgeFailure
 from kerneltui.evaluation.values import Report, ValueClass
 from kerneltui.model.workload import DTYPE_BYTES, Shape, Workload
 from kerneltui.targets.cpu.memory import GroupMemory
@@ -177,7 +177,8 @@ class Lane:
         """Ends the group; proof of its end stays with the group."""
         if self.shape is not None:
             self.shape = None
-            self._judge.detach(self.name)
+            with suppress(JudgeFailure):  # it is gone, and holds nothing any more
+                self._judge.detach(self.name)
         self.thaw()  # a stopped process does not hear SIGTERM
         for handle in self._handles:
             os.close(handle)

@@ -201,6 +201,10 @@ class _Comparer:
                 error = self._variant.unscaled(name, found[rank][local], part)
                 error.sub_(expected).abs_().div_(scale)
                 worst = float(error.max())
+                if not worst <= limit and not exact:
+                    # An element far above the RMS may be off by its own last digit, however short K is.
+                    last_digit = expected.abs().div(scale).mul_(_EPS.get(output.dtype, 0.0))
+                    worst = float((error - last_digit).max())
                 if worst <= limit:  # False for NaN
                     squares[rank] += float(torch.linalg.vector_norm(error)) ** 2
                     self.result.error = max(self.result.error, worst / (limit or 1.0))

@@ -191,7 +191,8 @@ class Evaluator:
             self._delta = known.restore(self.yardsticks)
         else:
             calibrator = Calibrator(self.stand, self._spec, self._ceilings, say)
-            _, self._delta = calibrator.delta(calibrator.noise(kernel, self.yardsticks))
+            count = self.stand.protocol.looks[0]
+            _, self._delta = calibrator.delta(calibrator.noise(kernel, self.yardsticks, count))
         self._incumbent = kernel
 
     def _incumbent_lane(self, kernel: Kernel, build: Build, yard: Yardstick) -> Lane:

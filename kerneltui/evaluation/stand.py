@@ -103,6 +103,12 @@ class Stand:
         self.target.start()
         self.judge.start()
 
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """The lanes that are open."""
+        with self._changing:
+            return tuple(self._lanes)
+
     def ready(self) -> bool:
         """Waits for the judge, before its first use; starts a new one where the old one died.
 
@@ -134,11 +140,10 @@ class Stand:
     def interrupt(self) -> None:
         """Ends what runs: no further step, and the groups of candidates are killed now."""
         self._stop.set()
-        with self._changing:
-            lanes = [lane for lane in self._lanes if lane.group.role is GroupRole.CANDIDATE]
-        for lane in lanes:
-            lane.thaw()
-            lane.group.kill()
+        for lane in self.lanes:
+            if lane.group.role is GroupRole.CANDIDATE:
+                lane.thaw()
+                lane.group.kill()
 
     def begin(self) -> None:
         """Forgets an earlier wish to stop."""

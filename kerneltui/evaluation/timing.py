@@ -40,10 +40,12 @@ class TimingProtocol:
         looks: Rounds after which a verdict is tried.
         screen_rounds: Rounds of the screening, with one kept sample each.
         abandon: Slower than the incumbent by this factor: no benchmark.
-        noise_rounds: Rounds of the incumbent against itself.
+        noise_rounds: Rounds of the first incumbent against itself, at most; a later one gets as many as
+            the first look.
+        noise_s: Time for them; never fewer rounds than the first look.
         reference_every: The reference takes part in one of so many rounds.
         confirm_groups: Fresh process groups of the confirmation.
-        confirm_rounds: Rounds in each of them.
+        confirm_rounds: Rounds in each of them; half as many once the difference is plain.
         benchmark_s: Limit for screening and benchmark together.
         least_delta: Smallest log-ratio that may count as a difference.
         library_factor: Faster than the best library by more than this: quarantined.
@@ -58,6 +60,7 @@ class TimingProtocol:
     screen_rounds: int = 3
     abandon: float = 1.5
     noise_rounds: int = 22
+    noise_s: float = 16.0
     reference_every: int = 5
     confirm_groups: int = 3
     confirm_rounds: int = 4

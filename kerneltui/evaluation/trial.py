@@ -32,6 +32,9 @@ from kerneltui.targets.port import Build, GroupRole
 __all__ = ["Trial"]
 
 _RACE_REPEATS = 20
+_PLAIN = 4
+"""A difference of so many deltas is plain: the process groups count then, not the rounds in them."""
+
 _REPEATS = 3
 
 
@@ -225,7 +228,8 @@ class Trial:
         wanted = self._stand.protocol.confirm_groups
         confirmed = measurement
         for number in range(wanted):
-            self._confirm_group(build, base, groups, number)
+            plain = number > 0 and confirmed.geomean.estimate < -_PLAIN * self.delta
+            self._confirm_group(build, base, groups, number, plain)
             confirmed = build_measurement(
                 self._yardsticks,
                 groups,
@@ -244,9 +248,16 @@ class Trial:
         return replace(confirmed, quarantine=self._implausible(confirmed, rounds))
 
     def _confirm_group(
-        self, build: Build, base: Build, groups: Mapping[str, list[ShapeRounds]], number: int
+        self,
+        build: Build,
+        base: Build,
+        groups: Mapping[str, list[ShapeRounds]],
+        number: int,
+        plain: bool,
     ) -> None:
         count = self._stand.protocol.confirm_rounds
+        if plain:
+            count = max(1, count // 2)
         for index, (name, yard) in enumerate(self._yardsticks.items()):
             self._step(
                 Stage.CONFIRM,

@@ -86,6 +86,19 @@ def test_a_right_answer_passes_in_every_value_class(rig: Rig, values: ValueClass
     assert report.error <= 1.0
 
 
+def test_the_last_digit_of_a_large_element_is_allowed_where_k_is_short(judge: JudgeClient) -> None:
+    rig = Rig(judge, "257x129x1")
+    try:
+        for _ in range(30):
+            rig.judge.fill("rig", [0], ValueClass.WIDE)
+            rig.answer()
+            report = rig.judge.check("rig", [0])
+            assert report.passed, report.reason
+    finally:
+        judge.detach("rig")
+        rig.memory.close()
+
+
 @pytest.mark.parametrize("poison", Poison)
 def test_an_output_that_nobody_wrote_is_refused(rig: Rig, poison: Poison) -> None:
     rig.judge.fill("rig", [0], poison=poison)

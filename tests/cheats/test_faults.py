@@ -1,0 +1,119 @@
+"""Faults of the harness are told from faults of a kernel, and the next evaluation works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kerneltui.evaluation.outcome import Interrupted, KernelFault, Outcome, Step, Update
+from kerneltui.evaluation.pipeline import Evaluator
+from kerneltui.model.kernel import Kernel, parse_kernel
+from kerneltui.model.measurement import FailureKind, Stage
+
+from .catalogue import CHEATS
+from .pieces import kernel
+
+pytestmark = pytest.mark.slow
+
+
+def honest(evaluator: Evaluator, incumbent: Kernel) -> Outcome:
+    return evaluator.evaluate(
+        parse_kernel(kernel(), "plain.cpp"), incumbent, against="base", report=lambda update: None
+    )
+
+
+def test_an_interrupted_evaluation_says_so_and_leaves_no_process(
+    evaluator: Evaluator, incumbent: Kernel
+) -> None:
+    hangs = parse_kernel(kernel("for (;;) {}"), "hangs.cpp")
+    pids: list[int] = []
+
+    def stop() -> None:
+        time.sleep(0.5)
+        for lane in evaluator.stand.lanes:
+            if lane.group.role == "candidate":
+                pids.extend(lane.group.pids)
+        evaluator.interrupt()
+
+    def report(update: Update) -> None:
+        if isinstance(update, Step) and update.stage is Stage.VERIFY and not stopper.ident:
+            stopper.start()
+
+    stopper = threading.Thread(target=stop)
+    with pytest.raises(Interrupted):
+        evaluator.evaluate(hangs, incumbent, against="base", report=report)
+    stopper.join()
+    assert pids
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert honest(evaluator, incumbent).failure is None
+
+
+def test_an_incumbent_that_dies_is_no_fault_of_the_candidate(
+    evaluator: Evaluator, incumbent: Kernel
+) -> None:
+    assert honest(evaluator, incumbent).failure is None
+    yard = next(iter(evaluator.yardsticks.values()))
+    os.kill(yard.incumbent.group.pids[0], signal.SIGKILL)
+    outcome = honest(evaluator, incumbent)
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.HARNESS_FAULT
+    assert "the incumbent failed" in outcome.failure.reason
+    assert honest(evaluator, incumbent).failure is None
+
+
+def test_a_judge_that_dies_is_started_again(evaluator: Evaluator, incumbent: Kernel) -> None:
+    assert honest(evaluator, incumbent).failure is None
+    os.kill(evaluator.stand.judge.pid, signal.SIGKILL)
+    outcome = honest(evaluator, incumbent)
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.HARNESS_FAULT
+    assert "judge is gone" in outcome.failure.reason
+    assert honest(evaluator, incumbent).failure is None
+
+
+def test_a_compiler_error_is_one_line_and_keeps_its_log(
+    evaluator: Evaluator, incumbent: Kernel
+) -> None:
+    broken = parse_kernel(kernel("this is no C++;"), "broken.cpp")
+    outcome = evaluator.evaluate(broken, incumbent, against="base", report=lambda update: None)
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.COMPILE_ERROR
+    assert "\n" not in outcome.failure.reason
+    assert "error" in outcome.log
+
+
+def test_a_measured_candidate_has_a_record_with_rounds_and_seeds(
+    evaluator: Evaluator, incumbent: Kernel
+) -> None:
+    outcome = honest(evaluator, incumbent)
+    assert outcome.measurement is not None
+    assert outcome.record["rounds"][0]["candidate"]
+    assert any("secret" in row for row in outcome.record["seeds"])
+    assert outcome.record["verify"].endswith("of the tolerance")
+
+
+def test_verification_alone_tells_right_from_wrong(evaluator: Evaluator) -> None:
+    note = evaluator.verify(parse_kernel(kernel(), "plain.cpp"), lambda update: None)
+    assert "2 shapes" in note
+    with pytest.raises(KernelFault):
+        evaluator.verify(parse_kernel(CHEATS["A2 zeros"].source, "zeros.cpp"), lambda update: None)
+
+
+def test_a_side_by_side_run_has_a_row_for_everything(evaluator: Evaluator) -> None:
+    kernels = {
+        "plain": parse_kernel(kernel(), "plain.cpp"),
+        "zeros": parse_kernel(CHEATS["A2 zeros"].source, "zeros.cpp"),
+    }
+    rows = {row.kernel: row for row in evaluator.bench(kernels, 3, lambda text: None)}
+    assert set(rows) == {"torch_gloo", "host", "plain", "zeros"}
+    assert "is wrong" in rows["zeros"].error
+    assert rows["zeros"].verdict is None
+    assert rows["plain"].time_ns > 0
+    reference = rows[rows["plain"].reference]
+    assert reference.interval is not None
+    assert reference.interval.estimate == 0.0
