@@ -135,6 +135,11 @@ class Benchmark:
         ratios = [[self.screened[name].log_ratios] for name in self._yardsticks]
         return judge_interval(combined_interval(ratios, _LATER_LOOK), self._delta) is Verdict.SLOWER
 
+    def plainly_slower(self) -> bool:
+        """Whether the few rounds so far leave no doubt that the candidate is SLOWER."""
+        parts = [[rounds.log_ratios] for rounds in self.rounds.values()]
+        return combined_interval(parts, _LATER_LOOK).low > self._delta
+
     def measure(self, lane: Lane, shape: str, count: int) -> None:
         """Adds rounds on a shape that the lane is set up for."""
         yard = self._yardsticks[shape]

@@ -37,6 +37,7 @@ class TimingProtocol:
             set happen to lie makes a few percent in a cache, and many sets even that out.
         sample_ns: Least work in a sample.
         kept: Samples kept of a burst.
+        early_look: Rounds after which a candidate that is SLOWER without doubt is let go.
         looks: Rounds after which a verdict is tried.
         screen_rounds: Rounds of the screening, with one kept sample each.
         abandon: Slower than the incumbent by this factor: no benchmark.
@@ -56,6 +57,7 @@ class TimingProtocol:
     rotation_bytes: int = 96 << 20
     sample_ns: int = 3_000_000
     kept: int = 3
+    early_look: int = 4
     looks: tuple[int, ...] = (11, 22, 44)
     screen_rounds: int = 3
     abandon: float = 1.5

@@ -204,7 +204,9 @@ class Trial:
 
     def _benchmark(self, lane: Lane, benchmark: Benchmark) -> None:
         self.stage = Stage.BENCHMARK
-        looks = self._stand.protocol.looks
+        protocol = self._stand.protocol
+        early = protocol.early_look
+        looks = (early, *protocol.looks) if early < protocol.looks[0] else protocol.looks
         wanted = list(self._yardsticks)
         for before, look in zip((0, *looks), looks, strict=False):
             for name in wanted:
@@ -214,6 +216,10 @@ class Trial:
                 lane.setup(yard.shape, yard.sets)
                 benchmark.measure(lane, name, look - before)
                 self._teardown(lane)
+            if look == early and benchmark.plainly_slower():
+                return
+            if look < protocol.looks[0]:
+                continue
             wanted = benchmark.more()
             if not wanted:
                 return
