@@ -35,7 +35,7 @@ from kerneltui.targets.cpu.windows import GroupLayout
 
 __all__ = ["JUDGE_VERSION", "Judge", "main"]
 
-JUDGE_VERSION = 1
+JUDGE_VERSION = 2
 """Grows when a verdict could change; the cached self-test of a workload is void then."""
 
 _PR_SET_PDEATHSIG = 1
