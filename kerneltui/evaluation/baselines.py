@@ -11,7 +11,7 @@ from kerneltui.evaluation.worker_host import HostCollectives, bytes_at
 from kerneltui.evaluation.worker_memory import RankMemory
 from kerneltui.targets.cpu.windows import DType, TensorLayout
 
-__all__ = ["BASELINES", "BaselineCall", "BaselineProblem"]
+__all__ = ["BASELINES", "BaselineCall", "BaselineProblem", "torch_gloo"]
 
 BaselineCall = Callable[[int], None]
 """Does one call on a buffer set."""

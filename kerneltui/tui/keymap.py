@@ -22,6 +22,7 @@ __all__ = [
     "bindings",
     "hints",
     "keys_document",
+    "short_key",
 ]
 
 

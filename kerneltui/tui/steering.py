@@ -9,7 +9,7 @@ from kerneltui.model.command import Command, Constrain, SetBudget, SetPaused, St
 from kerneltui.model.event import ConstraintKind
 from kerneltui.model.state import State
 
-__all__ = ["HELP", "SteerError", "parse_steer"]
+__all__ = ["HELP", "SteerError", "SteerLine", "parse_steer"]
 
 HELP = (
     ("@fast @slow @all text", "write to an agent; the address stays for the next line"),

@@ -23,7 +23,7 @@ from kerneltui.targets.errors import ServerFailure
 from kerneltui.targets.output import OutputKeeper
 from kerneltui.targets.port import RankExit
 
-__all__ = ["ForkServerClient"]
+__all__ = ["ForkServerClient", "exit_from"]
 
 _PIECE = 1 << 16
 _PAUSE_AFTER_FULL_PIECE_S = 0.0005  # a rank that floods its output waits; the engine does not
