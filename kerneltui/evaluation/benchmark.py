@@ -36,6 +36,7 @@ _FIRST_LOOK, _LATER_LOOK = 0.95, 0.99
 # less than that shows in the processor's cycles (`Sample.clock_conflict`).
 _HIDDEN_NS, _HIDDEN_SHARE = 500_000, 0.25
 _POOL = 44
+_SURELY_SLOWER = 0.03
 
 
 @dataclass
@@ -136,9 +137,14 @@ class Benchmark:
         return judge_interval(combined_interval(ratios, _LATER_LOOK), self._delta) is Verdict.SLOWER
 
     def plainly_slower(self) -> bool:
-        """Whether the few rounds so far leave no doubt that the candidate is SLOWER."""
+        """Whether the few rounds so far leave no doubt that the candidate is slower.
+
+        On a noisy machine, where SLOWER asks for a large difference, a few percent beyond doubt are
+        enough to let it go as UNCLEAR: it cannot become FASTER any more.
+        """
         parts = [[rounds.log_ratios] for rounds in self.rounds.values()]
-        return combined_interval(parts, _LATER_LOOK).low > self._delta
+        interval = combined_interval(parts, _LATER_LOOK)
+        return interval.low > min(self._delta, _SURELY_SLOWER)
 
     def measure(self, lane: Lane, shape: str, count: int) -> None:
         """Adds rounds on a shape that the lane is set up for."""

@@ -176,3 +176,23 @@ def test_a_plausible_measurement_is_not_quarantined() -> None:
     part = rounds([8] * 11, [10] * 11)
     yards, result = measured(part)
     assert quarantine_reason(yards, result, [part], 3.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spread", "delta", "gone"),
+    [
+        (1.08, 0.002, 0.01, True),  # SLOWER without doubt
+        (1.008, 0.002, 0.01, False),  # inside delta
+        (1.08, 0.002, 0.20, True),  # the machine is noisy, the difference is not in doubt
+        (1.02, 0.002, 0.20, False),
+        (1.08, 0.100, 0.01, False),  # rounds disagree
+        (0.90, 0.002, 0.01, False),
+    ],
+)
+def test_a_candidate_is_let_go_early_only_without_doubt(
+    ratio: float, spread: float, delta: float, gone: bool
+) -> None:
+    found = benchmark(ScriptedTimer({A: ratio, B: ratio}, spread=spread), delta)
+    screen_all(found)
+    measure_all(found, found._timer.protocol.early_look)
+    assert found.plainly_slower() is gone
