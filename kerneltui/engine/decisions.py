@@ -22,6 +22,7 @@ from kerneltui.model.errors import DefinitionError, PatchError
 from kerneltui.model.event import Decided, Decision
 from kerneltui.model.kernel import parse_kernel
 from kerneltui.model.patch import apply_hunks, diff_hunks
+from kerneltui.model.state import DecisionRecord
 from kerneltui.model.statistics import Verdict
 
 __all__ = [
@@ -126,27 +127,11 @@ def undo(recorder: Recorder) -> str:
     Raises:
         Refused: There is no decision to take back.
     """
-    state = recorder.state
-    if not state.decisions:
+    if not recorder.state.decisions:
         raise Refused("there is no decision to undo")
-    record = state.decisions[-1]
-    at = now_ns()
-    main = state.main
-    if record.action is Decision.ACCEPT:
-        before = state.candidates[record.incumbent_before]
-        main = _restore(recorder, before, f"Undo the acceptance of {record.candidate}", at)
-    recorder.record(
-        Decided(
-            at=at,
-            action=Decision.UNDO,
-            candidate=record.candidate,
-            sha=record.sha,
-            by="human",
-            main=main,
-            of=record.action,
-        )
-    )
-    return record.candidate
+    record = recorder.state.decisions[-1]
+    subject = f"Undo the acceptance of {record.candidate}"
+    return _turn(recorder, Decision.UNDO, record, record.incumbent_before, subject)
 
 
 def redo(recorder: Recorder) -> str:
@@ -155,24 +140,37 @@ def redo(recorder: Recorder) -> str:
     Raises:
         Refused: Nothing was undone since the last decision.
     """
-    state = recorder.state
-    if not state.undone:
+    if not recorder.state.undone:
         raise Refused("there is nothing to redo")
-    record = state.undone[-1]
+    record = recorder.state.undone[-1]
+    subject = f"Accept {record.candidate} again"
+    return _turn(recorder, Decision.REDO, record, record.candidate, subject)
+
+
+def _turn(
+    recorder: Recorder, action: Decision, record: DecisionRecord, tree_of: str, subject: str
+) -> str:
+    """Undo and redo alike: main gets a new commit with an earlier tree if it was an acceptance."""
     at = now_ns()
-    main = state.main
+    main = recorder.state.main
     if record.action is Decision.ACCEPT:
-        again = state.candidates[record.candidate]
-        main = _restore(recorder, again, f"Accept {record.candidate} again", at)
+        candidate = recorder.state.candidates[tree_of]
+        main = recorder.session.restore(
+            candidate.sha,
+            subject=subject,
+            body="",
+            trailers={"Kerneltui-Candidate": candidate.id},
+            at_ns=at,
+        )
     recorder.record(
         Decided(
             at=at,
-            action=Decision.REDO,
+            action=action,
             candidate=record.candidate,
             sha=record.sha,
             by="human",
             main=main,
-            note=record.note,
+            note=record.note if action is Decision.REDO else "",
             of=record.action,
         )
     )
@@ -262,16 +260,6 @@ def _displayed(recorder: Recorder, identifier: str, sha: str) -> Candidate:
     if candidate.sha != sha:
         raise Refused(f"{identifier} is now another commit than the one displayed; look again")
     return candidate
-
-
-def _restore(recorder: Recorder, candidate: Candidate, subject: str, at: int) -> str:
-    return recorder.session.restore(
-        candidate.sha,
-        subject=subject,
-        body="",
-        trailers={"Kerneltui-Candidate": candidate.id},
-        at_ns=at,
-    )
 
 
 def _by_hand(

@@ -26,17 +26,16 @@ from kerneltui.engine.executor import (
     Job,
     Reported,
 )
+from kerneltui.engine.proposal_check import ProposalCheck
 from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.evaluation.outcome import Built, Step, Update, Verified
 from kerneltui.model.candidate import (
     AgentName,
     CandidateState,
     Failure,
-    Origin,
     Phase,
 )
 from kerneltui.model.command import Accept, Progress, Reject
-from kerneltui.model.errors import DefinitionError
 from kerneltui.model.event import (
     AcceptRule,
     AgentMessage,
@@ -51,7 +50,7 @@ from kerneltui.model.event import (
     SearchEnded,
     SteerDelivered,
 )
-from kerneltui.model.kernel import Kernel, parse_kernel
+from kerneltui.model.kernel import Kernel
 from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.statistics import Verdict
 
@@ -113,8 +112,11 @@ class Tuner:
     _stopped: str = ""
     _started: float = field(default_factory=time.monotonic)
     _busy_at: float = field(default_factory=time.monotonic)
-    _marks: dict[str, str] = field(default_factory=lambda: dict[str, str]())
+    _check: ProposalCheck = field(init=False)
     _said: dict[str, str] = field(default_factory=lambda: dict[str, str]())
+
+    def __post_init__(self) -> None:
+        self._check = ProposalCheck(self.recorder, self.kernel_file)
 
     def run(self) -> str:
         """Runs until stopped and returns the reason."""
@@ -143,7 +145,7 @@ class Tuner:
     def add(self, proposal: Proposal, *, first: bool = False) -> str:
         """Records a proposal and queues it for evaluation; returns its id."""
         steers = self._open_steers(proposal.agent)
-        problem = self._problem(proposal)
+        problem = self._check.problem(proposal)
         candidate = self.recorder.propose(proposal, steers)
         for number in steers:
             self._deliver(number, proposal.agent, candidate)
@@ -160,7 +162,7 @@ class Tuner:
 
     def kernel(self, candidate: str) -> Kernel:
         """Parses the kernel of a candidate."""
-        return parse_kernel(self.recorder.source(candidate), self.kernel_file)
+        return self._check.kernel(candidate)
 
     def interrupt(self) -> None:
         """Ends the running evaluation.
@@ -421,26 +423,6 @@ class Tuner:
             self.recorder.record(AgentMessage(at=now_ns(), agent=str(agent.name), text=text))
 
     # -- proposals
-
-    def _problem(self, proposal: Proposal) -> Failure | None:
-        """Checks a proposal before anything is spent on it."""
-        try:
-            kernel = parse_kernel(proposal.source, self.kernel_file)
-        except DefinitionError as error:
-            return Failure(Stage.PATCH, FailureKind.REFUSED, str(error))
-        if proposal.origin not in (Origin.TRANSFORM, Origin.EDIT, Origin.HUNKS):
-            parent = self.kernel(proposal.parents[0])
-            if kernel.frozen_text() != parent.frozen_text():
-                reason = f"it changes text outside the evolve regions of {proposal.parents[0]}"
-                return Failure(Stage.PATCH, FailureKind.REFUSED, reason)
-        mark = kernel.token_hash()
-        for identifier in self.recorder.state.candidates:
-            if identifier not in self._marks:
-                self._marks[identifier] = self.kernel(identifier).token_hash()
-            if self._marks[identifier] == mark:
-                reason = f"the same program as {identifier}"
-                return Failure(Stage.PATCH, FailureKind.DUPLICATE, reason)
-        return None
 
     def _open_steers(self, agent: AgentName) -> tuple[int, ...]:
         if agent is AgentName.HUMAN:

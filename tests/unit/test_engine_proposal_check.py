@@ -1,0 +1,64 @@
+"""What is refused before anything is spent on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kerneltui.agents.port import Proposal
+from kerneltui.engine.opening import Start, create_session, kernel_path, load_state
+from kerneltui.engine.proposal_check import ProposalCheck
+from kerneltui.engine.recorder import Recorder, unheard
+from kerneltui.model.candidate import AgentName, Origin
+from kerneltui.model.event import AcceptRule
+from kerneltui.model.measurement import FailureKind
+from kerneltui.model.workload import load_workload
+
+WORKLOAD = load_workload(Path(__file__).parents[2] / "workloads" / "gemm_allgather")
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> Iterator[ProposalCheck]:
+    start = Start("cpu", "offline", 1, AcceptRule.NONE, 4, None)
+    with create_session(tmp_path / "session", WORKLOAD, start) as session:
+        path = kernel_path(WORKLOAD.name, "host.cpp")
+        recorder = Recorder(session, load_state(session), path, unheard)
+        yield ProposalCheck(recorder, Path(path).name)
+
+
+def proposal(source: str, origin: Origin = Origin.DIFF) -> Proposal:
+    return Proposal(source, "a reason", AgentName.SLOW, origin, ("c0000",), None, "host.cpp", 1)
+
+
+def test_a_change_inside_a_region_may_be_evaluated(check: ProposalCheck):
+    seed = check.recorder.source("c0000")
+    changed = seed.replace("float *const own_rows", "float *const mine")
+    changed = changed.replace("own_rows,", "mine,")
+    assert changed != seed
+    assert check.problem(proposal(changed)) is None
+
+
+def test_a_change_outside_the_regions_is_refused_unless_it_may_replace_the_file(
+    check: ProposalCheck,
+):
+    changed = check.recorder.source("c0000").replace("struct State {", "struct State { int more;")
+    failure = check.problem(proposal(changed))
+    assert failure is not None and failure.kind is FailureKind.REFUSED
+    assert "outside the evolve regions of c0000" in failure.reason
+    assert check.problem(proposal(changed, Origin.TRANSFORM)) is None
+
+
+def test_comments_do_not_make_another_program(check: ProposalCheck):
+    changed = check.recorder.source("c0000").replace("(void)epoch;", "(void)epoch; /* again */")
+    failure = check.problem(proposal(changed, Origin.EDIT))
+    assert failure is not None and failure.kind is FailureKind.DUPLICATE
+    assert failure.reason == "the same program as c0000"
+
+
+def test_a_malformed_declaration_is_refused_with_its_line(check: ProposalCheck):
+    changed = "// kerneltui: tunable X\n" + check.recorder.source("c0000")
+    failure = check.problem(proposal(changed, Origin.EDIT))
+    assert failure is not None and failure.kind is FailureKind.REFUSED
+    assert "line 1" in failure.reason
