@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kerneltui.evaluation.values import Report, ValueClass
+from kerneltui.model.errors import UserError
 from kerneltui.targets.cpu.channel import Channel, ChannelClosed, ChannelTimeout
 from kerneltui.targets.cpu.patterns import Poison
 from kerneltui.targets.cpu.windows import GroupLayout
@@ -24,7 +25,7 @@ _SELF_TEST_S = 120.0
 _KEPT_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
 
 
-class JudgeFailure(Exception):
+class JudgeFailure(UserError):
     """The judge is gone, or cannot answer: a fault of the harness, never of a kernel."""
 
 

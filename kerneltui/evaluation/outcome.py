@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kerneltui.model.candidate import Failure
+from kerneltui.model.errors import UserError
 from kerneltui.model.measurement import FailureKind, Measurement, ShapeCalibration, Stage
 from kerneltui.model.statistics import Interval, Verdict
 from kerneltui.targets.errors import FailureKind as RankFailureKind
@@ -119,12 +120,14 @@ class BenchRow:
     error: str = ""
 
 
-class EvaluationError(Exception):
+class EvaluationError(UserError):
     """An evaluation cannot go on; the text is one line."""
 
 
 class WorkloadRefused(EvaluationError):
     """The workload cannot tell right from wrong answers, so no session may open on it."""
+
+    unfit = True
 
 
 class HarnessFault(EvaluationError):

@@ -28,6 +28,7 @@ from kerneltui.evaluation.outcome import (
     Outcome,
     Step,
     Update,
+    WorkloadRefused,
     fault_of,
 )
 from kerneltui.evaluation.stand import MachineTarget, Stand, lint
@@ -140,7 +141,10 @@ class Evaluator:
         Raises:
             WorkloadRefused: The workload cannot tell right from wrong.
         """
-        self.stand.ready()
+        try:
+            self.stand.ready()
+        except JudgeFailure as error:
+            raise WorkloadRefused(f"{self.workload.name} does not open: {error}") from error
         return run_workload_test(self.stand, self._spec, self._cache)
 
     # Calibration
