@@ -26,6 +26,7 @@ from kerneltui.session.errors import SessionError, SessionFull
 __all__ = ["TEMPORARY_PREFIX", "FileWriter", "disk_errors", "sync_path", "write_all"]
 
 TEMPORARY_PREFIX = "tmp_obj_"
+_FOLDER_TRIES = 20
 """git uses the same prefix, so its own clean-up knows our strays too."""
 
 _SYNCS_AT_ONCE = 16
@@ -97,12 +98,15 @@ class FileWriter:
     @staticmethod
     def _create(temporary: Path, mode: int) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        try:
-            return os.open(temporary, flags, mode)
-        except FileNotFoundError:
-            # git removes folders of objects and refs that packing has emptied.
-            temporary.parent.mkdir(parents=True, exist_ok=True)
-            return os.open(temporary, flags, mode)
+        for _ in range(_FOLDER_TRIES):
+            try:
+                return os.open(temporary, flags, mode)
+            except FileNotFoundError:
+                # git removes folders of objects and refs that packing has emptied, also one that was
+                # made a moment ago and holds nothing yet.
+                with suppress(FileNotFoundError):
+                    temporary.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(temporary, flags, mode)
 
     def remember(self, path: Path) -> None:
         """Counts a path, written by other means, among those not yet on the disk."""
