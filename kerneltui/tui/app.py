@@ -98,7 +98,12 @@ class KernelTui(App[Quit], inherit_bindings=False):
 
     @property
     def base(self) -> PanelScreen | None:
-        """The screen below all dialogs, once it is there."""
+        """The screen below all dialogs, while it is there.
+
+        Messages of the feed may still arrive when the app is closing and the panels are gone already.
+        """
+        if self._base is None or not self._base.query("MainPanel"):
+            return None
         return self._base
 
     def _furnish(self) -> None:
