@@ -6,11 +6,13 @@ import gc
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App
 from textual.binding import BindingType
+from textual.css.query import NoMatches
 
 from kerneltui.tui.ending import Quit
 from kerneltui.tui.screens.starting import StartingScreen
@@ -196,7 +198,8 @@ class KernelTui(App[Quit], inherit_bindings=False):
         if screen is None:
             return
         before = screen.snapshot.link.status
-        screen.receive(message.snapshot)
+        with suppress(NoMatches):  # panels go one by one while the app closes
+            screen.receive(message.snapshot)
         gone = message.snapshot.link.status == "gone" and before != "gone"
         if gone and not self._replay:
             self._offer_reconnect(message.snapshot.link.text)
@@ -204,12 +207,14 @@ class KernelTui(App[Quit], inherit_bindings=False):
     def on_job_lines(self, message: JobLines) -> None:
         """Gives the screen lines for the job log."""
         if self.base is not None:
-            self.base.add_jobs(message.lines)
+            with suppress(NoMatches):  # panels go one by one while the app closes
+                self.base.add_jobs(message.lines)
 
     def on_timeline_ready(self, message: TimelineReady) -> None:
         """Gives the replay screen its session."""
         if self.base is not None:
-            self.base.show_timeline(message.timeline)
+            with suppress(NoMatches):  # panels go one by one while the app closes
+                self.base.show_timeline(message.timeline)
 
     def _offer_reconnect(self, reason: str) -> None:
         from kerneltui.tui.screens.dialogs import Choice, ChoiceDialog
