@@ -66,6 +66,9 @@ def main() -> int:
     workload = _only(workload, wanted)
     file = arguments.kernel or workload.kernels / workload.targets["cpu"].seed
     incumbent = parse_kernel(file.read_text(encoding="utf-8"), str(file))
+    if arguments.values:
+        values = {k: _number(v) for k, v in (pair.split("=") for pair in arguments.values.split(","))}
+        incumbent = parse_kernel(incumbent.render(values), str(file))
     with tempfile.TemporaryDirectory(prefix="kerneltui-noise-") as folder:
         # Ranks keep to cores of their own: else two of them share one now and then, for twice the time.
         target = CpuTarget(Path(folder), pin=True)
@@ -132,6 +135,10 @@ def _row(number: int, measurement: Measurement, seconds: float) -> str:
     )
 
 
+def _number(text: str) -> str | int:
+    return int(text) if text.isdigit() else text
+
+
 def _only(workload: Workload, names: list[str]) -> Workload:
     shapes = tuple(s for s in workload.shapes if "tune" not in s.tags or s.name in names)
     return replace(workload, shapes=shapes)
@@ -149,6 +156,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shapes", help="names of tune shapes, or 'all'; the first two by default")
     parser.add_argument("--slower", type=float, default=5.0, help="percent (default 5)")
     parser.add_argument("--kernel", type=Path, help="kernel file; the workload's seed by default")
+    parser.add_argument("--values", help="tunables and directive values of it: NAME=VALUE,...")
     return parser.parse_args()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import ceil
@@ -12,7 +11,7 @@ from kerneltui.evaluation.calibration import BASELINE_PLAN, open_baseline
 from kerneltui.evaluation.lane import Lane, set_bytes
 from kerneltui.evaluation.outcome import BenchRow, EvaluationError, HarnessFault
 from kerneltui.evaluation.stand import Stand
-from kerneltui.evaluation.timing import LaneFailure, WrongOutput
+from kerneltui.evaluation.timing import Burst, LaneFailure, WrongOutput
 from kerneltui.evaluation.verify import Tally, verify_shape
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.limit import Ceilings, bound
@@ -86,54 +85,59 @@ class SideBySide:
                 self._stand.checkpoint()
                 failed[name] = str(error)
                 self._discard(name, shape.ranks)
-        values = self._interleave(shape, ready, failed, rounds)
-        for name, lane in ready.items():
-            if name in values:
-                lane.teardown()
-        return self._rows(shape, values, failed)
+        bursts = self._interleave(shape, ready, failed, rounds)
+        for name in bursts:
+            ready[name].teardown()
+        return self._rows(shape, bursts, failed)
 
     def _interleave(
         self, shape: Shape, ready: Mapping[str, Lane], failed: dict[str, str], rounds: int
-    ) -> dict[str, list[float]]:
+    ) -> dict[str, list[Burst]]:
         timer = self._stand.timer
         protocol = self._stand.protocol
-        values: dict[str, list[float]] = {name: [] for name in ready}
+        bursts: dict[str, list[Burst]] = {name: [] for name in ready}
         calls = 1
         if ready:
             first = next(iter(ready.values()))
             with self._stand.machine():
                 once = timer.burst(first, 1).value_ns
             calls = min(first.sets, max(1, ceil(protocol.sample_ns / once)))
-        for number in range(rounds):
+        number = 0
+        while bursts and number < rounds:
             self._stand.checkpoint()
             self._say(f"{shape.name}: round {number + 1} of {rounds}")
-            order = list(values)
-            with self._stand.machine():
-                for name in order if number % 2 == 0 else reversed(order):
-                    try:
-                        burst = timer.burst(ready[name], calls, check=number == 0)
-                        values[name].append(burst.value_ns)
-                    except (LaneFailure, WrongOutput) as error:
-                        failed[name] = str(error)
-            for name in [name for name in failed if name in values]:
-                del values[name]
+            lanes = [ready[name] for name in bursts]
+            cold = lanes if number == 0 else []
+            try:
+                found = timer.round(
+                    lanes, calls, turned=number % 2 == 1, discard=cold, checked=cold
+                )
+            except (LaneFailure, WrongOutput) as error:  # the round is taken again without it
+                name = next(name for name in bursts if ready[name] is error.lane)
+                failed[name] = str(error)
+                del bursts[name]
                 self._discard(name, shape.ranks)
-        return values
+                continue
+            for name, burst in zip(bursts, found, strict=True):
+                bursts[name].append(burst)
+            number += 1
+        return bursts
 
     def _rows(
-        self, shape: Shape, values: Mapping[str, list[float]], failed: Mapping[str, str]
+        self, shape: Shape, bursts: Mapping[str, list[Burst]], failed: Mapping[str, str]
     ) -> list[BenchRow]:
-        baselines = [name for name in self._spec.baselines if name in values]
+        baselines = [name for name in self._spec.baselines if name in bursts]
         if not baselines:
             reasons = "; ".join(f"{name}: {text}" for name, text in failed.items())
             raise HarnessFault(f"no baseline is right on {shape.name}: {reasons}")
-        reference = min(baselines, key=lambda name: median(values[name]))
+        times = {name: median(b.value_ns for b in parts) for name, parts in bursts.items()}
+        reference = min(baselines, key=lambda name: times[name])
         least = bound(self._stand.workload.limit, shape, self._ceilings(shape.ranks)).time_ns
         rows: list[BenchRow] = []
-        for name, times in values.items():
-            ratios = [math.log(t / r) for t, r in zip(times, values[reference], strict=True)]
-            interval = median_interval(ratios)
-            time_ns = median(times)
+        for name, own in bursts.items():
+            pairs = zip(own, bursts[reference], strict=True)
+            interval = median_interval([d for burst, other in pairs for d in burst.log_ratios(other)])
+            time_ns = times[name]
             rows.append(
                 BenchRow(
                     shape=shape.name,

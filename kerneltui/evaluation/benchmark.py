@@ -35,7 +35,7 @@ _FIRST_LOOK, _LATER_LOOK = 0.95, 0.99
 # Answers come late on a busy machine; what is hidden by a patched clock is a good part of the work, and
 # less than that shows in the processor's cycles (`Sample.clock_conflict`).
 _HIDDEN_NS, _HIDDEN_SHARE = 500_000, 0.25
-_POOL = 44
+_POOL = 132
 _SURELY_SLOWER = 0.03
 
 
@@ -136,15 +136,17 @@ class Benchmark:
         ratios = [[self.screened[name].log_ratios] for name in self._yardsticks]
         return judge_interval(combined_interval(ratios, _LATER_LOOK), self._delta) is Verdict.SLOWER
 
-    def plainly_slower(self) -> bool:
-        """Whether the few rounds so far leave no doubt that the candidate is slower.
+    def settled(self) -> bool:
+        """Whether the few rounds so far settle it: SLOWER, or UNCLEAR and no way to FASTER.
 
-        On a noisy machine, where SLOWER asks for a large difference, a few percent beyond doubt are
-        enough to let it go as UNCLEAR: it cannot become FASTER any more.
+        What leans to the slow side without being SLOWER goes on, unless it is slower beyond doubt: on a
+        noisy machine, where SLOWER asks for a large difference, it is let go as UNCLEAR.
         """
         parts = [[rounds.log_ratios] for rounds in self.rounds.values()]
         interval = combined_interval(parts, _LATER_LOOK)
-        return interval.low > min(self._delta, _SURELY_SLOWER)
+        if interval.low > min(self._delta, _SURELY_SLOWER):
+            return True
+        return interval.low > -self._delta and interval.estimate < self._delta
 
     def measure(self, lane: Lane, shape: str, count: int) -> None:
         """Adds rounds on a shape that the lane is set up for."""
@@ -181,7 +183,8 @@ class Benchmark:
 
     @property
     def _confidence(self) -> float:
-        return _FIRST_LOOK if self.looks <= 1 else _LATER_LOOK
+        """0.95 for the first full look; 0.99 for an early end and for what looked more often."""
+        return _FIRST_LOOK if self.looks == 1 else _LATER_LOOK
 
     def geomean(self) -> Interval:
         """Over all shapes, of the rounds so far."""
@@ -277,9 +280,11 @@ def quarantine_reason(
                 f"{shape.shape}: {shape.candidate_ns / 1e6:.3f} ms is below the floor of "
                 f"{floor / 1e6:.3f} ms at the measured peak of arithmetic"
             )
-        if shape.ratio > library_factor:
+        # Small collectives of a library vary a lot: only what is beyond doubt is implausible.
+        least = shape.reference_interval.ratio()[1]
+        if least > library_factor:
             return (
-                f"{shape.shape}: {shape.ratio:.1f} times as fast as {shape.reference}, the best "
+                f"{shape.shape}: at least {least:.1f} times as fast as {shape.reference}, the best "
                 f"verified baseline; above {library_factor:g} somebody should look"
             )
     return ""

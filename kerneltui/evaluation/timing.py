@@ -1,16 +1,19 @@
-"""Rounds: bursts of candidate, incumbent and reference in turn, reduced to paired log-ratios (DESIGN 9).
+"""Rounds: samples of candidate, incumbent and reference in turn, reduced to paired log-ratios (DESIGN 9).
 
-A burst is one discarded sample and `kept` more; its value is their median. A sample is the time from
-the first rank's start to the last rank's end, over the number of calls: the slowest rank counts. Rounds
-alternate their order (C I R, R I C, ...), so a drift of the machine cancels. Before every sample
-the judge writes fresh inputs into exactly the buffer sets that it uses, outside of the timed window.
+A sample is the time from the first rank's start to the last rank's end, over the number of calls: the
+slowest rank counts. A round has `kept` samples of each lane, taken in turn and in alternating order
+(C I R, R I C, C I R, ...): the burst of a lane is its samples of a round. Neighbours in time make a pair,
+because what else runs on a processor comes and goes within tenths of a second and takes half of the speed;
+two samples that lie further apart often differ by that alone. A lane's first sample after a pause is
+discarded. Before every sample the judge writes fresh inputs into exactly the buffer sets that it uses,
+outside of the timed window.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from statistics import median
@@ -36,8 +39,8 @@ class TimingProtocol:
         rotation_bytes: Small problems rotate over more sets, up to so much memory: where the pages of a
             set happen to lie makes a few percent in a cache, and many sets even that out.
         sample_ns: Least work in a sample.
-        kept: Samples kept of a burst.
-        early_look: Rounds after which a candidate that is SLOWER without doubt is let go.
+        kept: Samples kept of each lane in a round.
+        early_look: Rounds after which a candidate is let go that is SLOWER, or cannot be FASTER.
         looks: Rounds after which a verdict is tried.
         screen_rounds: Rounds of the screening, with one kept sample each.
         abandon: Slower than the incumbent by this factor: no benchmark.
@@ -109,6 +112,11 @@ class Burst:
             conflict=next((s.clock_conflict for s in samples if s.clock_conflict), ""),
         )
 
+    def log_ratios(self, other: Burst) -> list[float]:
+        """log(this / other), sample by sample: those at the same place were neighbours in time."""
+        pairs = zip(self.samples_ns, other.samples_ns, strict=True)
+        return [math.log(own / its) for own, its in pairs]
+
 
 class LaneFailure(Exception):
     """The group of a lane failed in a burst."""
@@ -141,20 +149,15 @@ class ShapeRounds:
 
     @property
     def log_ratios(self) -> list[float]:
-        """log(candidate / incumbent), round by round."""
-        return [
-            math.log(c.value_ns / i.value_ns)
-            for c, i in zip(self.candidate, self.incumbent, strict=True)
-        ]
+        """log(candidate / incumbent), pair by pair."""
+        pairs = zip(self.candidate, self.incumbent, strict=True)
+        return [ratio for c, i in pairs for ratio in c.log_ratios(i)]
 
     @property
     def reference_ratios(self) -> list[float]:
-        """log(incumbent / reference) of the rounds in which the reference took part."""
-        return [
-            math.log(i.value_ns / r.value_ns)
-            for i, r in zip(self.incumbent, self.reference, strict=True)
-            if r is not None
-        ]
+        """log(incumbent / reference), pair by pair of the rounds in which the reference took part."""
+        pairs = zip(self.incumbent, self.reference, strict=True)
+        return [ratio for i, r in pairs if r is not None for ratio in i.log_ratios(r)]
 
     @property
     def candidate_ns(self) -> float:
@@ -237,7 +240,7 @@ class Timer:
     def burst(
         self, lane: Lane, calls: int, *, kept: int | None = None, check: bool = False
     ) -> Burst:
-        """Takes one burst of a lane that is set up.
+        """Takes samples of one lane that is set up; the first is discarded.
 
         Args:
             lane: Who runs.
@@ -251,19 +254,48 @@ class Timer:
         """
         count = 1 + (self.protocol.kept if kept is None else kept)
         chosen = secrets.randbelow(count) if check else -1
-        samples: list[Sample] = []
-        for index in range(count):
-            sets = lane.next_sets(calls)
-            lane.fill(sets)
-            try:
-                samples.append(lane.sample(calls))
-            except RankFailure as error:
-                raise LaneFailure(lane, error) from error
-            if index == chosen:
-                report = lane.check([secrets.choice(sets)])
-                if not report.passed:
-                    raise WrongOutput(lane, report)
+        samples = [self._sample(lane, calls, index == chosen) for index in range(count)]
         return Burst.of(samples[1:])
+
+    def round(
+        self,
+        lanes: Sequence[Lane],
+        calls: int,
+        *,
+        turned: bool = False,
+        discard: Sequence[Lane] = (),
+        checked: Sequence[Lane] = (),
+        kept: int | None = None,
+    ) -> list[Burst]:
+        """Takes the samples of one round: the lanes in turn, in alternating order.
+
+        Args:
+            lanes: Who runs, set up for the same shape.
+            calls: Calls in a sample.
+            turned: Whether the round begins with the last of them.
+            discard: Those whose first sample is not kept.
+            checked: Those of whose timed samples the judge looks at one.
+            kept: Kept samples of each; the protocol's by default.
+
+        Returns:
+            A burst for each lane.
+
+        Raises:
+            WrongOutput: The judge found something.
+            LaneFailure: A group failed.
+        """
+        count = self.protocol.kept if kept is None else kept
+        chosen = [secrets.randbelow(count) if lane in checked else -1 for lane in lanes]
+        samples: list[list[Sample]] = [[] for _ in lanes]
+        with self._machine():
+            for lane in discard:
+                self._sample(lane, calls, False)
+            for turn in range(count):
+                order = range(len(lanes))
+                for place in reversed(order) if (turn + turned) % 2 else order:
+                    sample = self._sample(lanes[place], calls, turn == chosen[place])
+                    samples[place].append(sample)
+        return [Burst.of(taken) for taken in samples]
 
     def rounds(
         self,
@@ -277,27 +309,41 @@ class Timer:
         step: Callable[[int], None] = lambda done: None,
     ) -> None:
         """Adds `count` rounds. One of the candidate's bursts, and at times another's, is verified."""
-        calls = rounds.calls
         inspected = secrets.randbelow(count)
         trusted = secrets.randbelow(4 * count)  # incumbent and reference are looked at now and then
+        warm: list[Lane] = []
         for index in range(count):
             self._checkpoint()
             number = len(rounds.candidate)
-            with_reference = reference is not None and (
-                number % self.protocol.reference_every == self.protocol.reference_every // 2
-            )
+            every = self.protocol.reference_every
             lanes = [candidate, incumbent]
-            if with_reference and reference is not None:
+            if reference is not None and number % every == every // 2:
                 lanes.append(reference)
-            if number % 2:
-                lanes.reverse()
-            found: dict[int, Burst] = {}
-            with self._machine():
-                for lane in lanes:
-                    check = index == (inspected if lane is candidate else trusted)
-                    found[id(lane)] = self.burst(lane, calls, kept=kept, check=check)
-                    rounds.checked += check
-            rounds.candidate.append(found[id(candidate)])
-            rounds.incumbent.append(found[id(incumbent)])
-            rounds.reference.append(found.get(id(reference)))
+            checked = [lane for lane in lanes if index == (inspected if lane is candidate else trusted)]
+            bursts = self.round(
+                lanes,
+                rounds.calls,
+                turned=number % 2 == 1,
+                discard=[lane for lane in lanes if lane not in warm],
+                checked=checked,
+                kept=kept,
+            )
+            warm = lanes
+            rounds.checked += len(checked)
+            rounds.candidate.append(bursts[0])
+            rounds.incumbent.append(bursts[1])
+            rounds.reference.append(bursts[2] if len(bursts) > 2 else None)
             step(len(rounds.candidate))
+
+    def _sample(self, lane: Lane, calls: int, check: bool) -> Sample:
+        sets = lane.next_sets(calls)
+        lane.fill(sets)
+        try:
+            sample = lane.sample(calls)
+        except RankFailure as error:
+            raise LaneFailure(lane, error) from error
+        if check:
+            report = lane.check([secrets.choice(sets)])
+            if not report.passed:
+                raise WrongOutput(lane, report)
+        return sample

@@ -216,7 +216,7 @@ class Trial:
                 lane.setup(yard.shape, yard.sets)
                 benchmark.measure(lane, name, look - before)
                 self._teardown(lane)
-            if look == early and benchmark.plainly_slower():
+            if look == early and benchmark.settled():
                 return
             if look < protocol.looks[0]:
                 continue

@@ -165,6 +165,13 @@ def test_much_faster_than_the_library_is_quarantined() -> None:
     assert "5.0 times as fast as torch_gloo" in quarantine_reason(yards, result, [part], 3.0)
 
 
+def test_much_faster_than_a_library_that_varies_is_not() -> None:
+    part = rounds([3] * 11, [10] * 11)
+    yards, result = measured(part, reference_ratios=[-0.3, -0.1, 0.0, 0.4, 0.6])
+    assert result.shapes[0].ratio > 3.0
+    assert quarantine_reason(yards, result, [part], 3.0) == ""
+
+
 def test_time_that_only_the_engine_saw_is_quarantined() -> None:
     part = rounds([8] * 11, [10] * 11)
     part.candidate = [burst(8, gap_ns=3 * MS) for _ in range(11)]
@@ -179,20 +186,34 @@ def test_a_plausible_measurement_is_not_quarantined() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "spread", "delta", "gone"),
+    ("ratio", "spread", "delta", "settled"),
     [
         (1.08, 0.002, 0.01, True),  # SLOWER without doubt
-        (1.008, 0.002, 0.01, False),  # inside delta
         (1.08, 0.002, 0.20, True),  # the machine is noisy, the difference is not in doubt
-        (1.02, 0.002, 0.20, False),
-        (1.08, 0.100, 0.01, False),  # rounds disagree
+        (1.00, 0.002, 0.01, True),  # equal: it cannot become FASTER
+        (1.02, 0.020, 0.03, True),
+        (1.02, 0.020, 0.01, False),  # it may be SLOWER: more rounds will tell
+        (1.00, 0.100, 0.01, False),  # rounds disagree
+        (0.99, 0.020, 0.01, False),  # it may be FASTER
         (0.90, 0.002, 0.01, False),
     ],
 )
 def test_a_candidate_is_let_go_early_only_without_doubt(
-    ratio: float, spread: float, delta: float, gone: bool
+    ratio: float, spread: float, delta: float, settled: bool
 ) -> None:
     found = benchmark(ScriptedTimer({A: ratio, B: ratio}, spread=spread), delta)
     screen_all(found)
     measure_all(found, found._timer.protocol.early_look)
-    assert found.plainly_slower() is gone
+    assert found.settled() is settled
+    if settled:
+        assert found.result().verdict is not Verdict.FASTER
+
+
+def test_an_early_end_is_as_careful_as_a_late_one() -> None:
+    """Seldom is the 99 % interval the narrower one; here it must be the one that is shown."""
+    found = benchmark(ScriptedTimer({A: 1.0, B: 1.0}, spread=0.02))
+    screen_all(found)
+    measure_all(found, 4)
+    early = found.result().geomean
+    found.more()
+    assert found.result().geomean.low > early.low

@@ -1,6 +1,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
+from statistics import median
 from typing import cast
 
 import pytest
@@ -73,16 +74,46 @@ def as_lane(lane: FakeLane) -> Lane:
     return cast(Lane, lane)
 
 
-def test_rounds_alternate_their_order() -> None:
+def test_samples_alternate_their_order_within_and_between_rounds() -> None:
     log: list[str] = []
     candidate, incumbent, reference = map(as_lane, lanes(log))
     found = ShapeRounds("s", 2)
-    timer().rounds(found, 4, candidate, incumbent, reference)
-    bursts = log[::2]
-    assert "".join(bursts) == "CI" + "RIC" + "CI" + "RIC"
-    assert found.log_ratios == pytest.approx([math.log(1.1)] * 4)
-    assert found.reference_ratios == pytest.approx([math.log(0.5)] * 2)
+    timer(kept=2, reference_every=2).rounds(found, 4, candidate, incumbent, reference)
+    discarded, reference_too = "CI", "R"
+    assert "".join(log) == discarded + "CIIC" + reference_too + "RICCIR" + "CIIC" + "R" + "RICCIR"
+    assert found.log_ratios == pytest.approx([math.log(1.1)] * 8)
+    assert found.reference_ratios == pytest.approx([math.log(0.5)] * 4)
     assert [part is None for part in found.reference] == [True, False, True, False]
+
+
+def test_only_the_first_sample_after_a_pause_is_discarded() -> None:
+    log: list[str] = []
+    candidate, incumbent, _ = map(as_lane, lanes(log))
+    found = ShapeRounds("s", 1)
+    timer(kept=3).rounds(found, 2, candidate, incumbent, None)
+    timer(kept=3).rounds(found, 1, candidate, incumbent, None)
+    assert log.count("C") == log.count("I") == 9 + 2
+
+
+def test_what_slows_the_machine_for_a_while_cancels_in_pairs() -> None:
+    """Half of the speed is gone for 7 samples of 20, whoever runs."""
+    log: list[str] = []
+
+    class Slowed(FakeLane):
+        def sample(self, calls: int) -> Sample:
+            own = self.time_ms
+            self.time_ms = own * (1.6 if len(log) % 20 < 7 else 1.0)
+            try:
+                return super().sample(calls)
+            finally:
+                self.time_ms = own
+
+    found = ShapeRounds("s", 1)
+    candidate, incumbent = Slowed("C", log, 1.05), Slowed("I", log, 1.0)
+    timer(kept=3).rounds(found, 11, as_lane(candidate), as_lane(incumbent), None)
+    spoiled = [d for d in found.log_ratios if abs(d - math.log(1.05)) > 0.01]
+    assert 0 < len(spoiled) < 8
+    assert median(found.log_ratios) == pytest.approx(math.log(1.05), abs=1e-3)
 
 
 def test_one_timed_sample_of_the_candidate_is_verified() -> None:
