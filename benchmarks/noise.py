@@ -79,27 +79,33 @@ def main() -> int:
         evaluator = Evaluator(workload, target, ceilings=ceilings, cache=Path(folder))
         evaluator.start()
         try:
-            return _run(evaluator, incumbent, arguments)
+            slower = _delayed(incumbent, arguments.slower)
+            return _run(evaluator, _delayed(incumbent, 0.0), slower, arguments)
         finally:
             evaluator.close()
 
 
-def _run(evaluator: Evaluator, incumbent: Kernel, arguments: argparse.Namespace) -> int:
+def _run(
+    evaluator: Evaluator, incumbent: Kernel, slower: Kernel, arguments: argparse.Namespace
+) -> int:
     calibration = evaluator.calibrate(incumbent, lambda text: None)
     print(f"delta {100 * calibration.delta:.2f} %, A/A half-width of the calibration "
           f"{100 * calibration.aa_half_width:.2f} %, load {os.getloadavg()[0]:.1f}")  # fmt: skip
     equal = _series(evaluator, incumbent, incumbent, arguments.count, "A/A")
-    slower = parse_kernel(
-        _HEAD + incumbent.source + _TAIL.replace("PERMILLE", str(round(10 * arguments.slower))),
-        "slower.cpp",
-    )
-    slow = _series(evaluator, slower, incumbent, arguments.count, f"{arguments.slower:g} % slower")
+    title = f"{arguments.slower:g} % slower"
+    slow = _series(evaluator, slower, incumbent, arguments.count, title)
     wrong = equal[Verdict.FASTER] + equal[Verdict.SLOWER]
     share = slow[Verdict.SLOWER] / max(1, slow.total())
     good = wrong <= 0.02 * equal.total() and share >= 0.90
     print(f"told apart though equal: {wrong} of {equal.total()} (bar: 2 of 100)")
     print(f"recognised as slower: {slow[Verdict.SLOWER]} of {slow.total()} (bar: 90 of 100)")
     return 0 if good else 1
+
+
+def _delayed(kernel: Kernel, percent: float) -> Kernel:
+    """The kernel, waiting after every call. Both sides get the code for it, which alone takes 1 %."""
+    source = _HEAD + kernel.source + _TAIL.replace("PERMILLE", str(round(10 * percent)))
+    return parse_kernel(source, f"{percent:g}-percent.cpp")
 
 
 def _series(

@@ -36,7 +36,6 @@ _FIRST_LOOK, _LATER_LOOK = 0.95, 0.99
 # less than that shows in the processor's cycles (`Sample.clock_conflict`).
 _HIDDEN_NS, _HIDDEN_SHARE = 500_000, 0.25
 _POOL = 132
-_SURELY_SLOWER = 0.03
 
 
 @dataclass
@@ -139,12 +138,11 @@ class Benchmark:
     def settled(self) -> bool:
         """Whether the few rounds so far settle it: SLOWER, or UNCLEAR and no way to FASTER.
 
-        What leans to the slow side without being SLOWER goes on, unless it is slower beyond doubt: on a
-        noisy machine, where SLOWER asks for a large difference, it is let go as UNCLEAR.
+        What leans to the slow side without being SLOWER goes on.
         """
         parts = [[rounds.log_ratios] for rounds in self.rounds.values()]
         interval = combined_interval(parts, _LATER_LOOK)
-        if interval.low > min(self._delta, _SURELY_SLOWER):
+        if judge_interval(interval, self._delta) is Verdict.SLOWER:
             return True
         return interval.low > -self._delta and interval.estimate < self._delta
 

@@ -162,7 +162,7 @@ class Calibrator:
         """How many rounds of the first incumbent against itself there is time for."""
         protocol = self._stand.protocol
         round_ns = sum(
-            2 * (1 + protocol.kept) * yard.calls * yard.call_ns for yard in yardsticks.values()
+            2 * protocol.kept * yard.calls * yard.call_ns for yard in yardsticks.values()
         )
         affordable = int(protocol.noise_s * 1e9 / max(1.0, round_ns))
         return max(protocol.looks[0], min(protocol.noise_rounds, affordable))

@@ -189,7 +189,7 @@ def test_a_plausible_measurement_is_not_quarantined() -> None:
     ("ratio", "spread", "delta", "settled"),
     [
         (1.08, 0.002, 0.01, True),  # SLOWER without doubt
-        (1.08, 0.002, 0.20, True),  # the machine is noisy, the difference is not in doubt
+        (1.08, 0.002, 0.20, True),  # the machine is noisy: nobody can tell
         (1.00, 0.002, 0.01, True),  # equal: it cannot become FASTER
         (1.02, 0.020, 0.03, True),
         (1.02, 0.020, 0.01, False),  # it may be SLOWER: more rounds will tell
