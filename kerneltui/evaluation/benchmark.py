@@ -97,66 +97,72 @@ class Benchmark:
         self._delta = delta
         self._against = against
         self._step = step
-        self.screened: dict[str, ShapeRounds] = {}
         self.rounds: dict[str, ShapeRounds] = {}
         self.looks = 0
         self._deadline = time.monotonic() + timer.protocol.benchmark_s
 
     def screen(self, lane: Lane) -> None:
-        """Takes a few quick rounds on the shape that the lane is set up for.
+        """Takes the first rounds on the shape that the lane is set up for.
+
+        One, and the others up to the early look unless the shapes so far show it SLOWER already.
 
         Raises:
             KernelFault: The candidate is too slow to be worth a benchmark.
         """
         assert lane.shape is not None
-        yard = self._yardsticks[lane.shape.name]
+        name = lane.shape.name
         protocol = self._timer.protocol
-        rounds = ShapeRounds(yard.shape.name, yard.calls)
-        self.screened[yard.shape.name] = rounds
-        self._step(Stage.SCREEN, yard.shape.name, len(self.screened), len(self._yardsticks))
-        self._timer.rounds(rounds, protocol.screen_rounds, lane, yard.incumbent, None, kept=1)
-        # By the best of the rounds, so that a noisy moment alone abandons nobody.
-        mean = geometric_mean([math.exp(min(part.log_ratios)) for part in self.screened.values()])
-        enough = len(self.screened) >= min(2, len(self._yardsticks))
+        self._step(Stage.SCREEN, name, len(self.rounds) + 1, len(self._yardsticks))
+        self._take(lane, name, 1)
+        rounds = self.rounds[name]
+        # By the best of the pairs, so that a noisy moment alone abandons nobody.
+        mean = geometric_mean([math.exp(min(part.log_ratios)) for part in self.rounds.values()])
+        enough = len(self.rounds) >= min(2, len(self._yardsticks))
         if mean > protocol.abandon and (enough or mean > protocol.abandon**2):
             raise KernelFault(
                 Stage.SCREEN,
                 FailureKind.TOO_SLOW,
-                f"at least {mean:.2f} times the incumbent's time on {', '.join(self.screened)} "
+                f"at least {mean:.2f} times the incumbent's time on {', '.join(self.rounds)} "
                 f"({rounds.candidate_ns / 1e6:.2f} ms against {rounds.incumbent_ns / 1e6:.2f} ms on "
-                f"{yard.shape.name}); abandoned above {protocol.abandon:g}",
+                f"{name}); abandoned above {protocol.abandon:g}",
             )
-
-    def hopeless(self) -> bool:
-        """Whether the screening shows the candidate SLOWER already.
-
-        Few rounds are no base for FASTER, but every one of them on the slow side is for SLOWER.
-        """
-        ratios = [[self.screened[name].log_ratios] for name in self._yardsticks]
-        return judge_interval(combined_interval(ratios, _LATER_LOOK), self._delta) is Verdict.SLOWER
+        if judge_interval(self._early(), self._delta) is not Verdict.SLOWER:
+            self._take(lane, name, protocol.early_look - 1, warm=True)
 
     def settled(self) -> bool:
         """Whether the few rounds so far settle it: SLOWER, or UNCLEAR and no way to FASTER.
 
         What leans to the slow side without being SLOWER goes on.
         """
-        parts = [[rounds.log_ratios] for rounds in self.rounds.values()]
-        interval = combined_interval(parts, _LATER_LOOK)
+        interval = self._early()
         if judge_interval(interval, self._delta) is Verdict.SLOWER:
             return True
         return interval.low > -self._delta and interval.estimate < self._delta
 
-    def measure(self, lane: Lane, shape: str, count: int) -> None:
-        """Adds rounds on a shape that the lane is set up for."""
+    def measure(self, lane: Lane, shape: str, total: int) -> None:
+        """Adds rounds, up to `total`, on a shape that the lane is set up for."""
+        self._take(lane, shape, total - len(self.rounds[shape].candidate), total=total)
+
+    def _take(
+        self, lane: Lane, shape: str, count: int, *, warm: bool = False, total: int = 0
+    ) -> None:
+        if count < 1:
+            return
         yard = self._yardsticks[shape]
         rounds = self.rounds.setdefault(shape, ShapeRounds(shape, yard.calls))
-        known, seen = len(rounds.candidate), len(rounds.reference_ratios)
+        seen = len(rounds.reference_ratios)
 
         def step(done: int) -> None:
-            self._step(Stage.BENCHMARK, shape, done, known + count)
+            if total:
+                self._step(Stage.BENCHMARK, shape, done, total)
 
-        self._timer.rounds(rounds, count, lane, yard.incumbent, yard.reference, step=step)
+        self._timer.rounds(
+            rounds, count, lane, yard.incumbent, yard.reference, warm=warm, step=step
+        )
         yard.remember(rounds.reference_ratios[seen:])
+
+    def _early(self) -> Interval:
+        return combined_interval([[r.log_ratios] for r in self.rounds.values()], _LATER_LOOK)
 
     def more(self) -> list[str]:
         """Shapes that further rounds should go to: none once the verdict stands or time is up.
@@ -186,19 +192,16 @@ class Benchmark:
 
     def geomean(self) -> Interval:
         """Over all shapes, of the rounds so far."""
-        parts = self.rounds or self.screened
-        return combined_interval([[r.log_ratios] for r in parts.values()], self._confidence)
+        return combined_interval([[r.log_ratios] for r in self.rounds.values()], self._confidence)
 
     def result(self) -> Measurement:
-        """The measurement as it stands: of the benchmark, or of the screening if it was hopeless."""
-        chosen = {name: self.rounds.get(name, self.screened[name]) for name in self._yardsticks}
-        confidence = self._confidence if self.rounds else _LATER_LOOK
+        """The measurement as it stands."""
         return build_measurement(
             self._yardsticks,
-            {name: [rounds] for name, rounds in chosen.items()},
+            {name: [self.rounds[name]] for name in self._yardsticks},
             delta=self._delta,
             against=self._against,
-            confidence=confidence,
+            confidence=self._confidence,
             stage=MeasurementStage.BENCHMARK,
         )
 

@@ -40,9 +40,8 @@ class TimingProtocol:
             set happen to lie makes a few percent in a cache, and many sets even that out.
         sample_ns: Least work in a sample.
         kept: Samples kept of each lane in a round.
-        early_look: Rounds after which a candidate is let go that is SLOWER, or cannot be FASTER.
+        early_look: Rounds of the screening; who is SLOWER then, or cannot be FASTER, is let go.
         looks: Rounds after which a verdict is tried.
-        screen_rounds: Rounds of the screening, with one kept sample each.
         abandon: Slower than the incumbent by this factor: no benchmark.
         noise_rounds: Rounds of the first incumbent against itself, at most; a later one gets as many as
             the first look.
@@ -62,7 +61,6 @@ class TimingProtocol:
     kept: int = 3
     early_look: int = 4
     looks: tuple[int, ...] = (11, 22, 44)
-    screen_rounds: int = 3
     abandon: float = 1.5
     noise_rounds: int = 22
     noise_s: float = 16.0
@@ -265,7 +263,6 @@ class Timer:
         turned: bool = False,
         discard: Sequence[Lane] = (),
         checked: Sequence[Lane] = (),
-        kept: int | None = None,
     ) -> list[Burst]:
         """Takes the samples of one round: the lanes in turn, in alternating order.
 
@@ -275,7 +272,6 @@ class Timer:
             turned: Whether the round begins with the last of them.
             discard: Those whose first sample is not kept.
             checked: Those of whose timed samples the judge looks at one.
-            kept: Kept samples of each; the protocol's by default.
 
         Returns:
             A burst for each lane.
@@ -284,7 +280,7 @@ class Timer:
             WrongOutput: The judge found something.
             LaneFailure: A group failed.
         """
-        count = self.protocol.kept if kept is None else kept
+        count = self.protocol.kept
         chosen = [secrets.randbelow(count) if lane in checked else -1 for lane in lanes]
         samples: list[list[Sample]] = [[] for _ in lanes]
         with self._machine():
@@ -305,13 +301,27 @@ class Timer:
         incumbent: Lane,
         reference: Lane | None,
         *,
-        kept: int | None = None,
+        warm: bool = False,
         step: Callable[[int], None] = lambda done: None,
     ) -> None:
-        """Adds `count` rounds. One of the candidate's bursts, and at times another's, is verified."""
+        """Adds `count` rounds. One of the candidate's bursts, and at times another's, is verified.
+
+        Args:
+            rounds: Where they go.
+            count: How many, at least one.
+            candidate: Its lane, set up for the shape, as are the next.
+            incumbent: Whom it is compared with.
+            reference: The best baseline, which takes part in some rounds.
+            warm: Whether candidate and incumbent have run just before, so that nothing is discarded.
+            step: Told how many rounds there are, after each.
+
+        Raises:
+            WrongOutput: The judge found something.
+            LaneFailure: A group failed.
+        """
         inspected = secrets.randbelow(count)
         trusted = secrets.randbelow(4 * count)  # incumbent and reference are looked at now and then
-        warm: list[Lane] = []
+        ran = [candidate, incumbent] if warm else []
         for index in range(count):
             self._checkpoint()
             number = len(rounds.candidate)
@@ -324,11 +334,10 @@ class Timer:
                 lanes,
                 rounds.calls,
                 turned=number % 2 == 1,
-                discard=[lane for lane in lanes if lane not in warm],
+                discard=[lane for lane in lanes if lane not in ran],
                 checked=checked,
-                kept=kept,
             )
-            warm = lanes
+            ran = lanes
             rounds.checked += len(checked)
             rounds.candidate.append(bursts[0])
             rounds.incumbent.append(bursts[1])

@@ -91,8 +91,7 @@ class Trial:
         build = self._build()
         benchmark = self._new_benchmark()
         lane = self._verify(build, benchmark)
-        self._record["screen"] = [part.to_record() for part in benchmark.screened.values()]
-        if not benchmark.hopeless():
+        if not benchmark.settled():
             self._benchmark(lane, benchmark)
         self._drop(lane)
         measurement = benchmark.result()
@@ -123,7 +122,7 @@ class Trial:
             lane.setup(yard.shape, yard.sets)
             benchmark.screen(lane)
             self._teardown(lane)
-        if not benchmark.hopeless():
+        if not benchmark.settled():
             self._benchmark(lane, benchmark)
         self.close()
         return benchmark.result()
@@ -204,22 +203,15 @@ class Trial:
 
     def _benchmark(self, lane: Lane, benchmark: Benchmark) -> None:
         self.stage = Stage.BENCHMARK
-        protocol = self._stand.protocol
-        early = protocol.early_look
-        looks = (early, *protocol.looks) if early < protocol.looks[0] else protocol.looks
         wanted = list(self._yardsticks)
-        for before, look in zip((0, *looks), looks, strict=False):
+        for look in self._stand.protocol.looks:
             for name in wanted:
                 yard = self._yardsticks[name]
                 if yard.shape.ranks != lane.group.ranks:
                     lane = self._reopen(lane, yard.shape.ranks)
                 lane.setup(yard.shape, yard.sets)
-                benchmark.measure(lane, name, look - before)
+                benchmark.measure(lane, name, look)
                 self._teardown(lane)
-            if look == early and benchmark.settled():
-                return
-            if look < protocol.looks[0]:
-                continue
             wanted = benchmark.more()
             if not wanted:
                 return

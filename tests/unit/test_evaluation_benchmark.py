@@ -34,7 +34,7 @@ class ScriptedTimer:
         **_: Any,
     ) -> None:
         self.asked.append((found.shape, count))
-        for index in range(count):
+        for index in range(len(found.candidate), len(found.candidate) + count):
             wobble = 1 + self.spread * ((index * 7) % 5 - 2)
             found.candidate.append(burst(10 * self.ratios[found.shape] * wobble))
             found.incumbent.append(burst(10))
@@ -55,9 +55,9 @@ def screen_all(found: Benchmark) -> None:
         found.screen(lane(name))
 
 
-def measure_all(found: Benchmark, count: int) -> None:
+def measure_all(found: Benchmark, total: int) -> None:
     for name in (A, B):
-        found.measure(lane(name), name, count)
+        found.measure(lane(name), name, total)
 
 
 def test_a_much_slower_candidate_is_abandoned_with_its_numbers() -> None:
@@ -80,19 +80,25 @@ def test_one_noisy_round_abandons_nobody() -> None:
 
 
 def test_a_clearly_slower_candidate_needs_no_benchmark() -> None:
-    found = benchmark(ScriptedTimer({A: 1.10, B: 1.08}))
+    timer = ScriptedTimer({A: 1.10, B: 1.08})
+    found = benchmark(timer)
     screen_all(found)
-    assert found.hopeless()
+    assert timer.asked == [(A, 1), (B, 1)]
+    assert found.settled()
     result = found.result()
     assert result.verdict is Verdict.SLOWER
-    assert [part.rounds for part in result.shapes] == [3, 3]
     assert result.slower_shapes == (A, B)
 
 
-def test_a_faster_candidate_is_never_decided_by_the_screening() -> None:
-    found = benchmark(ScriptedTimer({A: 0.5, B: 0.5}))
+def test_a_promising_candidate_is_measured_further_while_it_is_set_up() -> None:
+    timer = ScriptedTimer({A: 0.5, B: 0.5})
+    found = benchmark(timer)
     screen_all(found)
-    assert not found.hopeless()
+    assert timer.asked == [(A, 1), (A, 3), (B, 1), (B, 3)]
+    assert not found.settled(), "few rounds are no base for FASTER"
+    measure_all(found, 11)
+    assert timer.asked[4:] == [(A, 7), (B, 7)]
+    assert [part.rounds for part in found.result().shapes] == [11, 11]
 
 
 def test_a_faster_candidate_stops_at_the_first_look() -> None:
@@ -120,7 +126,7 @@ def test_the_slow_side_gets_one_more_look_only() -> None:
     screen_all(found)
     measure_all(found, 11)
     assert found.more()
-    measure_all(found, 11)
+    measure_all(found, 22)
     assert found.more() == []
 
 
@@ -203,7 +209,6 @@ def test_a_candidate_is_let_go_early_only_without_doubt(
 ) -> None:
     found = benchmark(ScriptedTimer({A: ratio, B: ratio}, spread=spread), delta)
     screen_all(found)
-    measure_all(found, found._timer.protocol.early_look)
     assert found.settled() is settled
     if settled:
         assert found.result().verdict is not Verdict.FASTER
@@ -213,7 +218,6 @@ def test_an_early_end_is_as_careful_as_a_late_one() -> None:
     """Seldom is the 99 % interval the narrower one; here it must be the one that is shown."""
     found = benchmark(ScriptedTimer({A: 1.0, B: 1.0}, spread=0.02))
     screen_all(found)
-    measure_all(found, 4)
     early = found.result().geomean
     found.more()
     assert found.result().geomean.low > early.low

@@ -136,7 +136,8 @@ class GroupMemory:
         if self._closed:
             raise ValueError("the memory of this group is closed")
         if fd not in self._maps:
-            self._maps[fd] = mmap.mmap(fd, 0, mmap.MAP_SHARED)
+            # All pages at once: faults one by one took longer than filling them.
+            self._maps[fd] = mmap.mmap(fd, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE)
         return self._maps[fd]
 
 
