@@ -33,7 +33,7 @@
 #include <new>
 #include <vector>
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include <emmintrin.h> /* immintrin.h alone takes a second to parse */
 #endif
 
 /* ---- The directive. ------------------------------------------------------------------------------ */
@@ -175,6 +175,15 @@ inline uint64_t *gate_flag(const State &s, uint32_t reader, uint32_t owner) {
     return s.ctx->signals[reader] + s.ctx->ranks * s.stride + owner * 8;
 }
 
+/* A store of a vector to its own alignment that passes the caches by. */
+#if defined(__clang__)
+#define KT_STREAM_256(to, value) __builtin_nontemporal_store(value, reinterpret_cast<decltype(value) *>(to))
+#define KT_STREAM_512(to, value) KT_STREAM_256(to, value)
+#else
+#define KT_STREAM_256(to, value) __builtin_ia32_movntps256(to, value)
+#define KT_STREAM_512(to, value) __builtin_ia32_movntps512(to, value)
+#endif
+
 /* Copies floats between windows. Any alignment of 4 bytes. */
 inline void copy(float *to, const float *from, int64_t count) {
 #if defined(__x86_64__)
@@ -186,13 +195,17 @@ inline void copy(float *to, const float *from, int64_t count) {
 #endif
 #if defined(__AVX__)
     if (COPY_KIND == COPY_STREAM) {
+        typedef float Line __attribute__((vector_size(32)));
+        typedef float Source __attribute__((vector_size(32), aligned(4), may_alias));
         while (count > 0 && reinterpret_cast<uintptr_t>(to) % 32) {
             *to++ = *from++;
             --count;
         }
         for (; count >= 16; count -= 16, to += 16, from += 16) {
-            _mm256_stream_ps(to, _mm256_loadu_ps(from));
-            _mm256_stream_ps(to + 8, _mm256_loadu_ps(from + 8));
+            const Source *source = reinterpret_cast<const Source *>(from);
+            Line low = source[0], high = source[1];
+            KT_STREAM_256(to, low);
+            KT_STREAM_256(to + 8, high);
         }
         for (; count > 0; --count) *to++ = *from++;
         return;
@@ -231,9 +244,9 @@ inline void store(float *to, Vector value) { *reinterpret_cast<Unaligned *>(to) 
 
 inline void store_streaming(float *to, Vector value) {
 #if defined(__AVX512F__) && NR % 16 == 0
-    _mm512_stream_ps(to, (__m512)value);
+    KT_STREAM_512(to, value);
 #elif defined(__AVX__)
-    _mm256_stream_ps(to, (__m256)value);
+    KT_STREAM_256(to, value);
 #else
     store(to, value);
 #endif
