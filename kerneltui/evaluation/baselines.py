@@ -9,7 +9,7 @@ import torch
 
 from kerneltui.evaluation.worker_host import HostCollectives, bytes_at
 from kerneltui.evaluation.worker_memory import RankMemory
-from kerneltui.targets.cpu.windows import DType, TensorLayout
+from kerneltui.targets.windows import DType, TensorLayout
 
 __all__ = ["BASELINES", "BaselineCall", "BaselineProblem", "torch_gloo"]
 

@@ -28,10 +28,10 @@ from kerneltui.evaluation.oracle import Base, Reference, compare_outputs, memory
 from kerneltui.evaluation.selftest import run_self_test
 from kerneltui.evaluation.values import Fault, FaultKind, ValueClass
 from kerneltui.model.workload import Role, Shape, load_workload
-from kerneltui.targets.cpu.channel import Channel, ChannelClosed, ChannelTimeout
+from kerneltui.targets.channel import Channel, ChannelClosed, ChannelTimeout
 from kerneltui.targets.cpu.memory import GroupMemory
-from kerneltui.targets.cpu.patterns import Poison, broken_guards, poison, write_guards
-from kerneltui.targets.cpu.windows import GroupLayout
+from kerneltui.targets.patterns import Poison, broken_guards, poison, write_guards
+from kerneltui.targets.windows import GroupLayout
 
 __all__ = ["JUDGE_VERSION", "Judge", "main"]
 

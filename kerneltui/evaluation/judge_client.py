@@ -13,9 +13,9 @@ from typing import Any
 
 from kerneltui.evaluation.values import Report, ValueClass
 from kerneltui.model.errors import UserError
-from kerneltui.targets.cpu.channel import Channel, ChannelClosed, ChannelTimeout
-from kerneltui.targets.cpu.patterns import Poison
-from kerneltui.targets.cpu.windows import GroupLayout
+from kerneltui.targets.channel import Channel, ChannelClosed, ChannelTimeout
+from kerneltui.targets.patterns import Poison
+from kerneltui.targets.windows import GroupLayout
 
 __all__ = ["JudgeClient", "JudgeFailure"]
 

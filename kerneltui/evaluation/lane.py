@@ -18,9 +18,9 @@ from kerneltui.evaluation.judge_client import JudgeClient, JudgeFailure
 from kerneltui.evaluation.values import Report, ValueClass
 from kerneltui.model.workload import DTYPE_BYTES, Shape, Workload
 from kerneltui.targets.cpu.memory import GroupMemory
-from kerneltui.targets.cpu.patterns import Poison
-from kerneltui.targets.cpu.windows import GroupLayout, TensorSpec
+from kerneltui.targets.patterns import Poison
 from kerneltui.targets.port import Group, Sample
+from kerneltui.targets.windows import GroupLayout, TensorSpec
 
 __all__ = ["Lane", "MemoryGroup", "set_bytes"]
 

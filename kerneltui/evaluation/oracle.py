@@ -18,7 +18,7 @@ from kerneltui.evaluation.inputs import MutantCall, Tensors, Variant, draw, gene
 from kerneltui.evaluation.values import Fault, FaultKind, ValueClass
 from kerneltui.model.workload import Role, Shape, Workload
 from kerneltui.targets.cpu.memory import GroupMemory
-from kerneltui.targets.cpu.windows import TensorLayout
+from kerneltui.targets.windows import TensorLayout
 
 __all__ = ["Base", "Comparison", "Reference", "compare_outputs", "memory_tensor"]
 

@@ -19,7 +19,7 @@ from kerneltui.evaluation.oracle import Reference, memory_tensor
 from kerneltui.evaluation.values import ValueClass
 from kerneltui.model.workload import Role, Shape, Workload
 from kerneltui.targets.cpu.memory import GroupMemory
-from kerneltui.targets.cpu.windows import GroupLayout, TensorSpec, first_row
+from kerneltui.targets.windows import GroupLayout, TensorSpec, first_row
 
 if TYPE_CHECKING:
     from kerneltui.evaluation.judge import Judge

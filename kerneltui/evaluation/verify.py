@@ -13,8 +13,8 @@ from kerneltui.evaluation.outcome import EvaluationError, KernelFault, fault_of
 from kerneltui.evaluation.values import FaultKind, Report, ValueClass
 from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.workload import Shape
-from kerneltui.targets.cpu.patterns import Poison
 from kerneltui.targets.errors import MemoryFailure, RankFailure
+from kerneltui.targets.patterns import Poison
 from kerneltui.targets.port import Sample
 
 __all__ = ["Tally", "VerifyPlan", "mismatch", "verify_idle", "verify_shape"]

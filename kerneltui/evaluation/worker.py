@@ -14,10 +14,10 @@ import torch
 from kerneltui.evaluation.sandbox import PROCESS_HYGIENE, confine
 from kerneltui.evaluation.worker_host import HostCollectives
 from kerneltui.evaluation.worker_kernel import Harness, KernelError, Rank
-from kerneltui.targets.cpu.channel import Channel, ChannelClosed
-from kerneltui.targets.cpu.forkserver import RankStart
-from kerneltui.targets.cpu.windows import GroupLayout
+from kerneltui.targets.channel import Channel, ChannelClosed
 from kerneltui.targets.errors import FailureKind
+from kerneltui.targets.forkserver import RankStart
+from kerneltui.targets.windows import GroupLayout
 
 __all__ = ["main"]
 

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Mapping
 
 from kerneltui.model.workload import Role
-from kerneltui.targets.cpu.windows import DType
+from kerneltui.targets.windows import DType
 
 __all__ = [
     "ABI_VERSION",

@@ -11,8 +11,8 @@ from kerneltui.evaluation import worker_abi as abi
 from kerneltui.evaluation.baselines import BASELINES, BaselineCall, BaselineProblem
 from kerneltui.evaluation.worker_host import HostCollectives
 from kerneltui.evaluation.worker_memory import RankMemory, build_context
-from kerneltui.targets.cpu.windows import DType, GroupLayout
 from kerneltui.targets.errors import FailureKind
+from kerneltui.targets.windows import DType, GroupLayout
 
 __all__ = ["Harness", "KernelError", "LoadedKernel", "Rank"]
 

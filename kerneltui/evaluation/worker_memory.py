@@ -17,7 +17,7 @@ from kerneltui.evaluation.worker_abi import (
     Tensor,
     named_values,
 )
-from kerneltui.targets.cpu.windows import GroupLayout, TensorLayout
+from kerneltui.targets.windows import GroupLayout, TensorLayout
 
 __all__ = ["RankMemory", "build_context"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from kerneltui.targets.cpu.windows import GroupLayout
 from kerneltui.targets.output import KeptOutput
+from kerneltui.targets.windows import GroupLayout
 
 __all__ = [
     "Build",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kerneltui.model.workload import Role
-from kerneltui.targets.cpu.windows import DType, GroupLayout, TensorSpec
 from kerneltui.targets.port import Requirements
+from kerneltui.targets.windows import DType, GroupLayout, TensorSpec
 
 ROWS, COLUMNS = 101, 8  # does not divide by 2 or 3
 

@@ -16,12 +16,12 @@ import pytest
 from runtime_kernels import COLUMNS, GATHER, ROWS, kernel, layout, specs
 
 from kerneltui.model.workload import Role
-from kerneltui.targets.cpu.group import CpuGroup
 from kerneltui.targets.cpu.runtime import CpuTarget
-from kerneltui.targets.cpu.windows import DType, GroupLayout, TensorSpec
 from kerneltui.targets.errors import FailureKind, RankFailure, ServerFailure
+from kerneltui.targets.group import RankGroup
 from kerneltui.targets.port import GroupRole, Limits
 from kerneltui.targets.processes import descendants, is_alive
+from kerneltui.targets.windows import DType, GroupLayout, TensorSpec
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def nothing_is_left(target: CpuTarget) -> Iterator[None]:
 
 def open_ready(
     target: CpuTarget, source: str, *, ranks: int = 2, limits: Limits = LIMITS
-) -> CpuGroup:
+) -> RankGroup:
     """A group with a kernel loaded and set up."""
     build = target.toolchain.compile(source)
     group = target.open_group(GroupRole.CANDIDATE, ranks, limits=limits)
@@ -57,7 +57,7 @@ def open_ready(
     return group
 
 
-def check_gather(group: CpuGroup, epoch: int, set_index: int = 1) -> None:
+def check_gather(group: RankGroup, epoch: int, set_index: int = 1) -> None:
     memory = group.memory
     assert memory is not None
     expected = b""

@@ -18,8 +18,8 @@ from kerneltui.evaluation.judge_client import JudgeClient, JudgeFailure  # noqa:
 from kerneltui.evaluation.values import FaultKind, ValueClass  # noqa: E402
 from kerneltui.model.workload import Role, Shape  # noqa: E402
 from kerneltui.targets.cpu.memory import GroupMemory  # noqa: E402
-from kerneltui.targets.cpu.patterns import Poison  # noqa: E402
-from kerneltui.targets.cpu.windows import GroupLayout, TensorSpec  # noqa: E402
+from kerneltui.targets.patterns import Poison  # noqa: E402
+from kerneltui.targets.windows import GroupLayout, TensorSpec  # noqa: E402
 
 SHAPE = "127x61x89"
 

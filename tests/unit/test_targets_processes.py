@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from kerneltui.targets.cpu.channel import Channel, ChannelClosed, ChannelTimeout
+from kerneltui.targets.channel import Channel, ChannelClosed, ChannelTimeout
 from kerneltui.targets.cpu.device import LoadMeter, describe_cpu
-from kerneltui.targets.cpu.diagnosis import clock_conflict, one_line
+from kerneltui.targets.diagnosis import clock_conflict, one_line
 from kerneltui.targets.environment import child_environment
 from kerneltui.targets.locks import LockTimeout, MachineLock
 from kerneltui.targets.output import OutputKeeper

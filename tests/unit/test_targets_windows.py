@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from kerneltui.model.workload import Role
 from kerneltui.targets.cpu import memory as memory_module
 from kerneltui.targets.cpu.memory import GroupMemory
-from kerneltui.targets.cpu.patterns import Poison, broken_guards, poison, write_guards
-from kerneltui.targets.cpu.windows import GUARD_BYTES, DType, GroupLayout, TensorSpec, first_row
 from kerneltui.targets.errors import MemoryFailure
+from kerneltui.targets.patterns import Poison, broken_guards, poison, write_guards
+from kerneltui.targets.windows import GUARD_BYTES, DType, GroupLayout, TensorSpec, first_row
 
 tensors = st.builds(
     TensorSpec,

@@ -20,10 +20,10 @@ from typing import Any, Self
 from kerneltui.model.limit import Ceilings
 from kerneltui.model.workload import Role
 from kerneltui.targets.cpu.device import describe_cpu
-from kerneltui.targets.cpu.group import CpuGroup
 from kerneltui.targets.cpu.runtime import CpuTarget
-from kerneltui.targets.cpu.windows import DType, GroupLayout, TensorSpec
+from kerneltui.targets.group import RankGroup
 from kerneltui.targets.port import GroupRole, Limits
+from kerneltui.targets.windows import DType, GroupLayout, TensorSpec
 
 __all__ = ["MeasuredCeilings", "Rate", "measure_ceilings"]
 
@@ -166,7 +166,7 @@ def measure_ceilings(
     return measured
 
 
-def _measure(group: CpuGroup, threads: int) -> MeasuredCeilings:
+def _measure(group: RankGroup, threads: int) -> MeasuredCeilings:
     gemms = tuple(
         _rate(
             group,
@@ -215,7 +215,7 @@ def _measure(group: CpuGroup, threads: int) -> MeasuredCeilings:
     )
 
 
-def _peak(group: CpuGroup, threads: int) -> Rate:
+def _peak(group: RankGroup, threads: int) -> Rate:
     # The probe writes how many elements one step of its loop multiplies and adds.
     width = TensorSpec("WIDTH", DType.INT32, Role.OUTPUT, (1,))
     elements: list[int] = []
@@ -231,7 +231,7 @@ def _peak(group: CpuGroup, threads: int) -> Rate:
     return _as_rate("multiply-add in registers", durations, work)
 
 
-def _latency(group: CpuGroup) -> Rate:
+def _latency(group: RankGroup) -> Rate:
     if group.ranks < 2:
         return Rate("flag between ranks", 0.0, 0.0)
     durations = _durations(group, [], _FLAG, _ROUND_TRIPS)
@@ -241,13 +241,13 @@ def _latency(group: CpuGroup) -> Rate:
 
 
 def _rate(
-    group: CpuGroup, what: str, tensors: Sequence[TensorSpec], *, mode: int, work: float
+    group: RankGroup, what: str, tensors: Sequence[TensorSpec], *, mode: int, work: float
 ) -> Rate:
     return _as_rate(what, _durations(group, tensors, mode, 1), work)
 
 
 def _durations(
-    group: CpuGroup,
+    group: RankGroup,
     tensors: Sequence[TensorSpec],
     mode: int,
     count: int,

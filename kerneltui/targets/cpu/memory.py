@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from kerneltui.targets.cpu.windows import GroupLayout, TensorLayout
 from kerneltui.targets.errors import MemoryFailure
+from kerneltui.targets.windows import GroupLayout, TensorLayout
 
 __all__ = ["GroupMemory", "RankFiles"]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from kerneltui.targets.cpu.client import ForkServerClient
-from kerneltui.targets.cpu.group import CpuGroup
+from kerneltui.targets.client import ForkServerClient
 from kerneltui.targets.cpu.toolchain import CpuToolchain
 from kerneltui.targets.errors import FailureKind, RankFailure, ServerFailure
+from kerneltui.targets.group import RankGroup
 from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import GroupRole, Limits
 
@@ -60,7 +60,7 @@ class CpuTarget:
         self.toolchain = CpuToolchain(cache / "builds", lock=self.lock)
         self._server: ForkServerClient | None = None
         self._directory: Path | None = None
-        self._groups: dict[str, CpuGroup] = {}
+        self._groups: dict[str, RankGroup] = {}
         self._numbers = itertools.count(1)
         self._changing = threading.Lock()
         self._level: str | None = None
@@ -119,7 +119,7 @@ class CpuTarget:
             self._server.close()
             self._server = None
 
-    def open_group(self, role: GroupRole, ranks: int, *, limits: Limits | None = None) -> CpuGroup:
+    def open_group(self, role: GroupRole, ranks: int, *, limits: Limits | None = None) -> RankGroup:
         """Starts a group of ranks and waits until all are ready and confined.
 
         Raises:
@@ -136,7 +136,7 @@ class CpuTarget:
         assert self._directory is not None
         group_id = f"{role}-{next(self._numbers)}"
         try:
-            group = CpuGroup(
+            group = RankGroup(
                 server,
                 group_id,
                 role,

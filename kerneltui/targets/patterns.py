@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import lru_cache
 from mmap import mmap
 
-from kerneltui.targets.cpu.windows import DType, Span, TensorLayout
+from kerneltui.targets.windows import DType, Span, TensorLayout
 
 __all__ = ["Poison", "broken_guards", "poison", "write_guards"]
 

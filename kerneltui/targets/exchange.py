@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kerneltui.targets.cpu.channel import Channel, ChannelClosed, ChannelTimeout
+from kerneltui.targets.channel import Channel, ChannelClosed, ChannelTimeout
 
 __all__ = ["Answers", "FarEnds", "RankChannels"]
 

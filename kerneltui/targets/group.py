@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kerneltui.targets.cpu.client import ForkServerClient, exit_from
-from kerneltui.targets.cpu.diagnosis import (
+from kerneltui.targets.client import ForkServerClient, exit_from
+from kerneltui.targets.cpu.memory import GroupMemory
+from kerneltui.targets.diagnosis import (
     SLOT_BYTES,
     clock_conflict,
     describe_exit,
@@ -24,10 +25,8 @@ from kerneltui.targets.cpu.diagnosis import (
     rank_sample,
     unremarkable,
 )
-from kerneltui.targets.cpu.exchange import Answers, FarEnds, RankChannels
-from kerneltui.targets.cpu.memory import GroupMemory
-from kerneltui.targets.cpu.windows import GroupLayout
 from kerneltui.targets.errors import FailureKind, RankFailure, ServerFailure
+from kerneltui.targets.exchange import Answers, FarEnds, RankChannels
 from kerneltui.targets.output import KeptOutput, OutputKeeper
 from kerneltui.targets.port import (
     GroupRole,
@@ -36,8 +35,9 @@ from kerneltui.targets.port import (
     Requirements,
     Sample,
 )
+from kerneltui.targets.windows import GroupLayout
 
-__all__ = ["CpuGroup"]
+__all__ = ["RankGroup"]
 
 _ANSWER_S = 0.5  # the harness gives up first and can say who was late; the engine waits this longer
 _KILL_S = 12.0
@@ -45,7 +45,7 @@ _DETAIL_CHARACTERS = 2000
 _LONGEST_DELAY_NS = 1_000_000_000
 
 
-class CpuGroup:
+class RankGroup:
     """Ranks of one role. Made by `CpuTarget.open_group`.
 
     Args:
@@ -248,7 +248,7 @@ class CpuGroup:
             self._server.forget(self.group_id)
         return proof
 
-    def __enter__(self) -> CpuGroup:
+    def __enter__(self) -> RankGroup:
         """The group itself."""
         return self
 
@@ -438,4 +438,4 @@ def _is_rank(pid: int) -> bool:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return b"kerneltui.targets.cpu.forkserver" in command
+    return b"kerneltui.targets.forkserver" in command

@@ -1,6 +1,6 @@
 """The fork server: a small process with torch in memory that forks ranks in milliseconds.
 
-Started as `python -I -m kerneltui.targets.cpu.forkserver FD OPTIONS`, with a main of its own. It has one
+Started as `python -I -m kerneltui.targets.forkserver FD OPTIONS`, with a main of its own. It has one
 thread and starts none, so forking is safe; it makes no thread pool and no device context. It is the
 parent of every rank, the only one that reaps them, and the subreaper of whatever they leave behind.
 
@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kerneltui.targets.cpu.channel import Channel, ChannelClosed, ChannelTimeout
+from kerneltui.targets.channel import Channel, ChannelClosed, ChannelTimeout
 from kerneltui.targets.processes import descendants, kill_process, own_children, start_time
 
 __all__ = ["GRACE_S", "RankStart", "main"]

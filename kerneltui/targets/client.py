@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kerneltui.targets.cpu.channel import Channel, ChannelClosed, ChannelTimeout
+from kerneltui.targets.channel import Channel, ChannelClosed, ChannelTimeout
 from kerneltui.targets.environment import child_environment
 from kerneltui.targets.errors import ServerFailure
 from kerneltui.targets.output import OutputKeeper
@@ -80,7 +80,7 @@ class ForkServerClient:
                         sys.executable,
                         "-I",
                         "-m",
-                        "kerneltui.targets.cpu.forkserver",
+                        "kerneltui.targets.forkserver",
                         str(theirs.fileno()),
                         json.dumps(options),
                     ],
