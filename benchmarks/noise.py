@@ -67,7 +67,9 @@ def main() -> int:
     file = arguments.kernel or workload.kernels / workload.targets["cpu"].seed
     incumbent = parse_kernel(file.read_text(encoding="utf-8"), str(file))
     if arguments.values:
-        values = {k: _number(v) for k, v in (pair.split("=") for pair in arguments.values.split(","))}
+        values = {
+            k: _number(v) for k, v in (pair.split("=") for pair in arguments.values.split(","))
+        }
         incumbent = parse_kernel(incumbent.render(values), str(file))
     with tempfile.TemporaryDirectory(prefix="kerneltui-noise-") as folder:
         # Ranks keep to cores of their own: else two of them share one now and then, for twice the time.

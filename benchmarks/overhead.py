@@ -1,11 +1,13 @@
-"""What an evaluation costs beside compiling and samples, from the journal and notes of a session.
+"""What an evaluation costs beside compiling and calls, from the journal and notes of a session.
 
     python benchmarks/overhead.py SESSION|BUNDLE     a session that was recorded before
     python benchmarks/overhead.py                    tunes six candidates first
 
-For each candidate: wall time from the start of its evaluation to its result, the compiler's time, the
-time inside samples (discarded ones included), and the rest: verification, fresh inputs, processes, git.
-Bar (DESIGN 13): the rest is at most 1.5 s a candidate on the CPU, confirmation apart.
+For each candidate, in seconds: wall time from the start of its evaluation to its result; compiling; making
+sure that it is right (fresh inputs, calls and comparisons of the verification); time inside calls of the
+timing; and the rest, which is the harness: processes, memory, fresh inputs between samples, requests to
+ranks, git. Bar (DESIGN 13): the rest is at most 1.5 s a candidate on the CPU. What an acceptance costs
+(confirmation in fresh processes, the noise of the new incumbent) is a column of its own.
 """
 
 from __future__ import annotations
@@ -22,52 +24,59 @@ from typing import Any
 from kerneltui.engine.reader import opened_recording
 from kerneltui.headless.output import table
 from kerneltui.model.event import (
-    CandidateBuilt,
     CandidateFailed,
     CandidateMeasured,
     EvaluationStarted,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
-SAMPLES_IN_BURST, SAMPLES_IN_SCREEN_BURST = 4, 2
+COLUMNS = (
+    "wall",
+    "compile",
+    "verify",
+    "calls",
+    "fresh inputs",
+    "set-up",
+    "other",
+    "rest",
+    "accepting",
+)
+TIMING = ("screen", "benchmark")
 
 
-def sampled_ns(rounds: list[dict[str, Any]], samples: int) -> float:
-    """Time inside samples: every burst of every lane, its discarded sample too."""
-    total = 0.0
-    for part in rounds:
-        for lane in ("candidate", "incumbent", "reference"):
-            total += sum(burst[0] * part["calls"] * samples for burst in part[lane] if burst)
-    return total
+def parts(record: dict[str, Any], wall: float) -> list[float]:
+    """Splits the wall time of one evaluation; the order is that of `COLUMNS`."""
+    spent = record.get("spent", {})
+
+    def total(stages: tuple[str, ...], name: str) -> float:
+        return sum(spent.get(stage, {}).get(name, 0.0) for stage in stages)
+
+    compiled, verified = total(("compile",), "wall"), total(("verify",), "wall")
+    accepting = total(("confirm", "before"), "wall")
+    inside, fill = total(TIMING, "inside"), total(TIMING, "fill") + total(TIMING, "check")
+    setup = total(TIMING, "setup")
+    rest = wall - compiled - verified - accepting - inside
+    return [wall, compiled, verified, inside, fill, setup, rest - fill - setup, rest, accepting]
 
 
-def rows(source: Path) -> list[list[float | str]]:
-    """For each evaluated candidate: wall, compile, samples, rest in seconds, and how it ended."""
-    found: list[list[float | str]] = []
+def rows(source: Path) -> list[tuple[str, list[float], str]]:
+    """For each evaluated candidate: its name, its parts in seconds, and how it ended."""
+    found: list[tuple[str, list[float], str]] = []
     started: dict[str, int] = {}
-    built: dict[str, float] = {}
     with opened_recording(source) as recording:
         for event in recording.events:
             match event:
                 case EvaluationStarted():
                     started[event.id] = event.at
-                    built[event.id] = 0.0
-                case CandidateBuilt():
-                    built[event.id] = 0.0 if event.cached else event.build_ns
                 case CandidateMeasured() | CandidateFailed() if event.id in started:
                     sha = recording.recorder.state.candidates[event.id].sha
                     note = recording.recorder.session.read_note(sha)
                     record = json.loads(note) if note else {}
-                    sampled = sampled_ns(record.get("screen", []), SAMPLES_IN_SCREEN_BURST)
-                    sampled += sampled_ns(record.get("rounds", []), SAMPLES_IN_BURST)
-                    sampled += sampled_ns(record.get("confirm", []), SAMPLES_IN_BURST)
-                    wall = event.at - started[event.id]
-                    rest = wall - built[event.id] - sampled
+                    wall = (event.at - started[event.id]) / 1e9
                     end = "failed" if isinstance(event, CandidateFailed) else "measured"
                     if record.get("confirm"):
                         end = "confirmed"
-                    times = (wall, built[event.id], sampled, rest)
-                    found.append([event.id, *(value / 1e9 for value in times), end])
+                    found.append((event.id, parts(record, wall), end))
     return found
 
 
@@ -87,13 +96,11 @@ def main() -> None:
                 stdout=subprocess.DEVNULL,
             )
         found = rows(session)
-    lines = [["candidate", "wall s", "compile s", "samples s", "rest s", "ended"]]
-    lines += [
-        [str(cell) if isinstance(cell, str) else f"{cell:.2f}" for cell in row] for row in found
-    ]
-    print(table(lines, right=frozenset({1, 2, 3, 4})))
+    lines = [["candidate", *COLUMNS, "ended"]]
+    lines += [[name, *(f"{value:.2f}" for value in values), end] for name, values, end in found]
+    print(table(lines, right=frozenset(range(1, 1 + len(COLUMNS)))))
     for end in ("failed", "measured", "confirmed"):
-        rest = [float(row[4]) for row in found if row[5] == end]
+        rest = [values[COLUMNS.index("rest")] for _, values, ended in found if ended == end]
         if rest:
             print(f"{end}: rest median {median(rest):.2f} s, max {max(rest):.2f} s (bar 1.5 s)")
 

@@ -136,7 +136,9 @@ class SideBySide:
         rows: list[BenchRow] = []
         for name, own in bursts.items():
             pairs = zip(own, bursts[reference], strict=True)
-            interval = median_interval([d for burst, other in pairs for d in burst.log_ratios(other)])
+            interval = median_interval(
+                [d for burst, other in pairs for d in burst.log_ratios(other)]
+            )
             time_ns = times[name]
             rows.append(
                 BenchRow(

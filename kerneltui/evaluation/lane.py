@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from math import prod
 from typing import Protocol
 
@@ -22,7 +24,7 @@ from kerneltui.targets.patterns import Poison
 from kerneltui.targets.port import Group, Sample
 from kerneltui.targets.windows import GroupLayout, TensorSpec
 
-__all__ = ["Lane", "MemoryGroup", "set_bytes"]
+__all__ = ["Lane", "MemoryGroup", "Spent", "set_bytes"]
 
 _FIRST_EPOCHS = 1 << 20
 
@@ -34,6 +36,42 @@ def set_bytes(workload: Workload, shape: Shape) -> int:
         for tensor in workload.tensors
         for rank in range(shape.ranks)
     )
+
+
+@dataclass(slots=True)
+class Spent:
+    """Where the time of lanes goes, in nanoseconds of the engine's clock.
+
+    Attributes:
+        setup_ns: Making and giving back memory, `kerneltui_setup` and `kerneltui_teardown`.
+        fill_ns: Writing inputs.
+        check_ns: Comparing outputs.
+        calls_ns: From asking for calls to the last answer.
+        inside_ns: Of it, inside the calls.
+    """
+
+    setup_ns: int = 0
+    fill_ns: int = 0
+    check_ns: int = 0
+    calls_ns: int = 0
+    inside_ns: int = 0
+
+    def take(self) -> dict[str, float]:
+        """What was added since the last time, in seconds."""
+        seconds = {name[:-3]: round(value / 1e9, 4) for name, value in asdict(self).items()}
+        for name in asdict(self):
+            setattr(self, name, 0)
+        return seconds
+
+    @contextmanager
+    def adding(self, name: str) -> Iterator[None]:
+        """Adds the time of a block to `<name>_ns`."""
+        begin = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            field = f"{name}_ns"
+            setattr(self, field, getattr(self, field) + time.monotonic_ns() - begin)
 
 
 class MemoryGroup(Group, Protocol):
@@ -55,6 +93,7 @@ class Lane:
         judge: Fills and checks the buffers.
         workload: What is computed.
         runtime: Values of the run-time tunables.
+        spent: Where the time that things take is added up.
 
     Raises:
         RankFailure: From most methods, when the group has failed; it is dead then.
@@ -67,8 +106,10 @@ class Lane:
         judge: JudgeClient,
         workload: Workload,
         runtime: Mapping[str, int],
+        spent: Spent | None = None,
     ) -> None:
         self.group = group
+        self._spent = spent or Spent()
         self.shape: Shape | None = None
         self.sets = 0
         self.samples = 0
@@ -86,6 +127,10 @@ class Lane:
 
     def setup(self, shape: Shape, sets: int, *, address_shift: int = 0) -> None:
         """Sets the kernel up for a shape, and shows its memory to the judge."""
+        with self._spent.adding("setup"):
+            self._setup(shape, sets, address_shift)
+
+    def _setup(self, shape: Shape, sets: int, address_shift: int) -> None:
         self.thaw()
         needs = self.group.requirements(shape.dimensions, self._runtime)
         layout = GroupLayout.plan(
@@ -113,9 +158,10 @@ class Lane:
         if self.shape is None:
             return
         self.shape = None
-        self._judge.detach(self.name)
-        self.thaw()
-        self.group.teardown()
+        with self._spent.adding("setup"):
+            self._judge.detach(self.name)
+            self.thaw()
+            self.group.teardown()
 
     def next_sets(self, calls: int) -> list[int]:
         """The buffer sets that the next `calls` calls use."""
@@ -126,19 +172,23 @@ class Lane:
         poison: Poison | None = None,
     ) -> None:  # fmt: skip
         """Has fresh inputs written; see `JudgeClient.fill`."""
-        self._judge.fill(self.name, sets, values, poison)
+        with self._spent.adding("fill"):
+            self._judge.fill(self.name, sets, values, poison)
 
     def edit(self, sets: Sequence[int]) -> None:
         """Has one element of the inputs changed, and the outputs poisoned."""
-        self._judge.edit(self.name, sets)
+        with self._spent.adding("fill"):
+            self._judge.edit(self.name, sets)
 
     def poison(self, sets: Sequence[int], pattern: Poison) -> None:
         """Has the outputs poisoned for another call on the same inputs."""
-        self._judge.poison(self.name, sets, pattern)
+        with self._spent.adding("fill"):
+            self._judge.poison(self.name, sets, pattern)
 
     def check(self, sets: Sequence[int], *, digest: bool = False) -> Report:
         """Has the memory compared with what it must hold."""
-        return self._judge.check(self.name, sets, digest=digest)
+        with self._spent.adding("check"):
+            return self._judge.check(self.name, sets, digest=digest)
 
     def repeat_set(self, index: int) -> None:
         """Makes the next call use this buffer set."""
@@ -157,13 +207,17 @@ class Lane:
         self._next_set = (first + calls) % self.sets
         self._epoch += calls
         self.samples += 1
-        self.thaw()
-        try:
-            if verifying:
-                return self.group.run(first, epoch, delays_ns)
-            return self.group.sample(calls, first, epoch, delays_ns)
-        finally:
-            self.freeze()
+        with self._spent.adding("calls"):
+            self.thaw()
+            try:
+                if verifying:
+                    seen = self.group.run(first, epoch, delays_ns)
+                else:
+                    seen = self.group.sample(calls, first, epoch, delays_ns)
+            finally:
+                self.freeze()
+        self._spent.inside_ns += seen.elapsed_ns
+        return seen
 
     def freeze(self) -> None:
         """Stops the processes of the group."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from kerneltui.evaluation.judge_client import JudgeClient
-from kerneltui.evaluation.lane import Lane, MemoryGroup
+from kerneltui.evaluation.lane import Lane, MemoryGroup, Spent
 from kerneltui.evaluation.outcome import HarnessFault, Interrupted, KernelFault, fault_of
 from kerneltui.evaluation.timing import Timer, TimingProtocol
 from kerneltui.model.kernel import Kernel
@@ -93,6 +93,7 @@ class Stand:
         self.protocol = protocol
         self.judge = JudgeClient(workload.folder, target.cores)
         self.timer = Timer(protocol, self.machine, self.checkpoint)
+        self.spent = Spent()
         self._stop = threading.Event()
         self._lanes: list[Lane] = []
         self._changing = threading.Lock()
@@ -187,7 +188,7 @@ class Stand:
             HarnessFault: The group cannot be opened.
         """
         group = self._open(role, ranks)
-        lane = self._track(Lane(group, self.judge, self.workload, runtime))
+        lane = self._track(Lane(group, self.judge, self.workload, runtime, self.spent))
         try:
             group.load(build.library)
         except RankFailure as error:
@@ -203,7 +204,7 @@ class Stand:
             HarnessFault: It cannot be opened, or there is none of that name.
         """
         group = self._open(GroupRole.BASELINE, ranks)
-        lane = self._track(Lane(group, self.judge, self.workload, {}))
+        lane = self._track(Lane(group, self.judge, self.workload, {}, self.spent))
         try:
             group.load_baseline(name)
         except RankFailure as error:

@@ -329,7 +329,9 @@ class Timer:
             lanes = [candidate, incumbent]
             if reference is not None and number % every == every // 2:
                 lanes.append(reference)
-            checked = [lane for lane in lanes if index == (inspected if lane is candidate else trusted)]
+            checked = [
+                lane for lane in lanes if index == (inspected if lane is candidate else trusted)
+            ]
             bursts = self.round(
                 lanes,
                 rounds.calls,

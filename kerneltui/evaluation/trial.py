@@ -65,6 +65,9 @@ class Trial:
         verified_before: bool,
     ) -> None:
         self.stage = Stage.LINT
+        self._entered = time.monotonic_ns()
+        self._spent: dict[str, dict[str, float]] = {}
+        stand.spent.take()
         self._stand = stand
         self._yardsticks = yardsticks
         self.delta = delta
@@ -87,6 +90,8 @@ class Trial:
             WrongOutput: A timed call left a wrong output behind, of whatever lane.
             LaneFailure: A group failed in a timed call, whichever.
         """
+        self._enter(Stage.LINT)
+        self._spent = {"before": self._spent[Stage.LINT]}  # the noise of a new incumbent
         self._record["labels"] = lint(self._kernel)
         build = self._build()
         benchmark = self._new_benchmark()
@@ -144,10 +149,20 @@ class Trial:
 
     # Stages
 
+    def _enter(self, stage: Stage) -> None:
+        """Goes on to a stage; what was spent until now belongs to the one before."""
+        now = time.monotonic_ns()
+        parts = {**self._stand.spent.take(), "wall": round((now - self._entered) / 1e9, 4)}
+        known = self._spent.setdefault(self.stage, dict.fromkeys(parts, 0.0))
+        for name, seconds in parts.items():
+            known[name] = round(known[name] + seconds, 4)
+        self.stage, self._entered = stage, now
+
     def _new_benchmark(self) -> Benchmark:
         return Benchmark(self._stand.timer, self._yardsticks, self.delta, self._against, self._step)
 
     def _build(self) -> Build:
+        self._enter(Stage.COMPILE)
         self._step(Stage.COMPILE, self._kernel.file, 0, 0)
         build = self._stand.build(self._kernel)
         self._record["build"] = {"key": build.key, "cached": build.cached, "seconds": build.seconds}
@@ -156,7 +171,7 @@ class Trial:
 
     def _verify(self, build: Build, benchmark: Benchmark) -> Lane:
         """Verifies on all shapes. Tune shapes, which are set up for it, are screened on the way."""
-        self.stage = Stage.VERIFY
+        self._enter(Stage.VERIFY)
         tally = Tally()
         shapes = [yard.shape for yard in self._yardsticks.values()]
         small = [] if self._verified_before else self._small_shapes()
@@ -172,14 +187,14 @@ class Trial:
             if shape.ranks != lane.group.ranks:
                 self._drop(lane)
                 lane = self._open(build, shape.ranks)
-            self.stage = Stage.VERIFY
+            self._enter(Stage.VERIFY)
             self._step(Stage.VERIFY, shape.name, index, len(shapes))
             yard = self._yardsticks[shape.name]
             plan = replace(VerifyPlan.for_shape(shape), sets=yard.sets)
             verify_shape(lane, shape, plan, tally, self._stand.checkpoint)
             if index == 0:
                 verify_idle(lane)
-            self.stage = Stage.SCREEN
+            self._enter(Stage.SCREEN)
             benchmark.screen(lane)
             self._teardown(lane)
         self._record["verify"] = tally.note
@@ -202,7 +217,7 @@ class Trial:
         return list(found.values())
 
     def _benchmark(self, lane: Lane, benchmark: Benchmark) -> None:
-        self.stage = Stage.BENCHMARK
+        self._enter(Stage.BENCHMARK)
         wanted = list(self._yardsticks)
         for look in self._stand.protocol.looks:
             for name in wanted:
@@ -218,7 +233,7 @@ class Trial:
 
     def _confirm(self, build: Build, measurement: Measurement) -> Measurement:
         """Measures again in fresh groups of both kernels, on fresh inputs; see `combined_interval`."""
-        self.stage = Stage.CONFIRM
+        self._enter(Stage.CONFIRM)
         for name in self._yardsticks:
             self._stand.judge.prepare(name, ValueClass.NATURAL, renew=True)
         base = self._stand.build(self._incumbent)
@@ -324,6 +339,8 @@ class Trial:
 
     def _outcome(self, measurement: Measurement | None, failure: Failure | None) -> Outcome:
         self.close()
+        self._enter(self.stage)
+        self._record["spent"] = self._spent
         self._record["seconds"] = round((time.monotonic_ns() - self._began) / 1e9, 3)
         self._record["seeds"] = self._stand.judge.seeds() if self._stand.judge.pid else []
         raw = None

@@ -34,7 +34,7 @@ def refused(toolchain: CpuToolchain, source: str, **more: float) -> CompileFailu
     with pytest.raises(CompileFailure) as caught:
         toolchain.compile(source, **more)
     assert "\n" not in caught.value.reason
-    assert not list(toolchain._cache.glob("build-*")), "the folder of the build is left"
+    assert not list(toolchain._cache.folder.glob("build-*")), "the folder of the build is left"
     return caught.value
 
 
