@@ -29,8 +29,8 @@ from kerneltui.targets.processes import kill_tree
 __all__ = [
     "LONGEST_REASON",
     "BuildCache",
-    "CompilerRun",
     "CompilerRules",
+    "CompilerRun",
     "check_run",
     "content_key",
     "include_directory",
