@@ -22,7 +22,7 @@ from kerneltui.model.event import (
 )
 from kerneltui.model.kernel import Kernel, parse_kernel
 from kerneltui.model.state import State
-from kerneltui.model.workload import TargetSpec, Workload
+from kerneltui.model.workload import TargetSpec, Workload, load_workload
 from kerneltui.session import snapshot
 from kerneltui.session.repository import Session
 
@@ -39,6 +39,7 @@ __all__ = [
     "save_snapshot",
     "target_spec",
     "workload_hash",
+    "workload_on",
 ]
 
 BASE = "c0000"
@@ -74,6 +75,17 @@ def target_spec(workload: Workload, target: str | None) -> TargetSpec:
         known = ", ".join(workload.targets)
         raise WorkloadUnfit(f"{workload.name} is not defined for target '{name}'; it has {known}")
     return spec
+
+
+def workload_on(folder: Path, target: str | None) -> tuple[Workload, TargetSpec]:
+    """Reads a workload with the dtypes and shapes of a target, or of its first.
+
+    Raises:
+        DefinitionError: The definition is wrong.
+        WorkloadUnfit: It has no such target.
+    """
+    spec = target_spec(load_workload(folder), target)
+    return load_workload(folder, spec.name), spec
 
 
 def read_kernel(workload: Workload, file: str) -> Kernel:

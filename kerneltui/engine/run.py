@@ -25,7 +25,7 @@ from kerneltui.engine.opening import (
     load_state,
     resume_session,
     save_snapshot,
-    target_spec,
+    workload_on,
 )
 from kerneltui.engine.place import About, Place, write_about
 from kerneltui.engine.recorder import Recorder, now_ns
@@ -34,7 +34,7 @@ from kerneltui.engine.tuner import Options, Stop, Tuner
 from kerneltui.model.command import Progress
 from kerneltui.model.event import AgentMessage, BudgetSet, Event, RuleSet
 from kerneltui.model.state import State
-from kerneltui.model.workload import TargetSpec, Workload, load_workload
+from kerneltui.model.workload import TargetSpec, Workload
 from kerneltui.session.repository import Session
 
 __all__ = ["EngineSetup", "MakeEvaluator", "run_engine"]
@@ -104,11 +104,13 @@ def run_engine(setup: EngineSetup) -> tuple[State, str, Exception | None]:
         DefinitionError: The workload's definition is wrong.
     """
     place = setup.place
-    workload = load_workload(place.workload) if place.workload is not None else None
+    workload = None
+    if place.workload is not None and not place.exists:
+        workload, _ = workload_on(place.workload, setup.start.target)
     session = _open(setup, workload)
     with session:
         state = load_state(session)
-        opened = _Engine(setup, workload, session, state)
+        opened = _Engine(setup, session, state)
         return opened.run()
 
 
@@ -122,16 +124,16 @@ def _open(setup: EngineSetup, workload: Workload | None) -> Session:
 class _Engine:
     """The parts of a running engine."""
 
-    def __init__(
-        self, setup: EngineSetup, workload: Workload | None, session: Session, state: State
-    ) -> None:
+    def __init__(self, setup: EngineSetup, session: Session, state: State) -> None:
         self._setup = setup
         self._session = session
         seed_file = state.candidates[state.base].seed_file
         path = kernel_path(state.workload, seed_file)
         self._recorder = Recorder(session, state, path, self._heard)
         self._fresh = not setup.place.exists
-        spec = target_spec(workload, state.target) if workload is not None else None
+        workload, spec = None, None
+        if setup.place.workload is not None:
+            workload, spec = workload_on(setup.place.workload, state.target)
         evaluator = setup.make_evaluator(workload, spec) if workload and spec else None
         agents: list[Agent] = []
         mode = setup.start.agents or state.agents

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kerneltui.engine.evaluator import make_evaluator
-from kerneltui.engine.opening import target_spec
+from kerneltui.engine.opening import workload_on
 from kerneltui.engine.place import newest_session
 from kerneltui.engine.reader import opened_recording
 from kerneltui.evaluation.outcome import BenchRow
@@ -14,7 +14,7 @@ from kerneltui.headless.output import Exit, emit, say, table
 from kerneltui.model.errors import DefinitionError
 from kerneltui.model.kernel import Kernel, parse_kernel
 from kerneltui.model.statistics import geometric_mean
-from kerneltui.model.workload import Workload, load_workload
+from kerneltui.model.workload import Workload
 
 __all__ = ["bench"]
 
@@ -31,8 +31,7 @@ def bench(
     as_json: bool,
 ) -> int:
     """Measures and prints; the accepted kernel is that of `session`, or of the newest session."""
-    workload = load_workload(folder)
-    spec = target_spec(workload, target)
+    workload, spec = workload_on(folder, target)
     chosen = {_name(file, workload): _read(file) for file in kernels}
     source = session or newest_session(workload, spec.name)
     if source is not None:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from kerneltui.engine.evaluator import make_evaluator
-from kerneltui.engine.opening import target_spec
+from kerneltui.engine.opening import workload_on
 from kerneltui.evaluation.outcome import KernelFault, Update
 from kerneltui.headless.output import Exit, say
 from kerneltui.model.kernel import parse_kernel
-from kerneltui.model.workload import load_workload
 
 __all__ = ["verify"]
 
 
 def verify(folder: Path, kernel: Path | None, *, target: str | None) -> int:
     """Prints one line for the workload and one for each kernel; 3 if any of them is refused."""
-    workload = load_workload(folder)
-    spec = target_spec(workload, target)
+    workload, spec = workload_on(folder, target)
     files = [kernel] if kernel else [workload.kernels / name for name in (spec.seed, *spec.library)]
     kernels = {
         str(file): parse_kernel(file.read_text(encoding="utf-8"), file.name) for file in files

@@ -35,7 +35,8 @@ DTYPE_BYTES = {
 }
 SCHEMA = 1
 _TAGS = ("tune", "test", "hidden")
-_NOT_DIMENSIONS = ("RANKS", "name", "ranks", "tags")  # keys of a shape that mean something else
+# Keys of a shape that mean something else, and names that expressions know beside the dimensions.
+_NOT_DIMENSIONS = ("RANKS", "BYTES", "name", "ranks", "tags", "targets")
 
 
 class Role(StrEnum):
@@ -49,17 +50,21 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One problem size: a name for the screen, its dimensions, its tags and its number of ranks."""
+    """One problem size: a name for the screen, its dimensions, its tags and its number of ranks.
+
+    `element_bytes` is the size of an element of the workload's dtype on the target.
+    """
 
     name: str
     dimensions: Mapping[str, int]
     tags: tuple[str, ...]
     ranks: int
+    element_bytes: int = 4
 
     @property
     def values(self) -> dict[str, int]:
-        """Dimensions and RANKS, as expressions see them."""
-        return {**self.dimensions, "RANKS": self.ranks}
+        """Dimensions, RANKS and BYTES (of an element), as expressions see them."""
+        return {**self.dimensions, "RANKS": self.ranks, "BYTES": self.element_bytes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +125,26 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """What the workload is on one target."""
+    """What the workload is on one target. Its `dtype` takes the place of the workload's."""
 
     name: str
     ranks: int
     seed: str
     library: tuple[str, ...]
     baselines: tuple[str, ...]
+    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A validated workload definition and the folder that it was read from."""
+    """A validated workload definition as it is on one target, and the folder that it was read from.
+
+    `targets` has all targets; dtypes, shapes and numbers of ranks are those of `target`.
+    """
 
     name: str
     folder: Path
+    target: str
     title: str
     dimensions: tuple[str, ...]
     dtype: str
@@ -165,11 +175,15 @@ class Workload:
         return self.root / "kernels" / self.name
 
 
-def load_workload(folder: Path) -> Workload:
+def load_workload(folder: Path, target: str | None = None) -> Workload:
     """Reads and validates `workload.toml` of a folder.
 
+    Args:
+        folder: Where the file is.
+        target: Whose dtypes and shapes; by default those of the first target in the file.
+
     Raises:
-        DefinitionError: The file is missing or says something that it must not.
+        DefinitionError: The file is missing or says something that it must not, or has no such target.
     """
     file = folder / "workload.toml"
     try:
@@ -177,11 +191,11 @@ def load_workload(folder: Path) -> Workload:
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or str(error)
         raise DefinitionError(str(file), "file", f"cannot be read ({problem})") from error
-    return parse_workload(text, folder)
+    return parse_workload(text, folder, target)
 
 
-def parse_workload(text: str, folder: Path) -> Workload:
-    """Validates the text of a `workload.toml`.
+def parse_workload(text: str, folder: Path, target: str | None = None) -> Workload:
+    """Validates the text of a `workload.toml`, for one of its targets; see `load_workload`.
 
     Raises:
         DefinitionError: Names file, key and what was expected.
@@ -197,24 +211,32 @@ def parse_workload(text: str, folder: Path) -> Workload:
         raise DefinitionError(file, "schema", f"is {schema}, this kerneltui reads {SCHEMA}")
     dimensions = reader.words("dimensions")
     _check_dimensions(reader, dimensions)
-    targets = {name: _target(part, name) for name, part in reader.tables("target").items()}
+    dtype = reader.choice("dtype", DTYPE_BYTES)
+    parts = reader.tables("target")
+    targets = {name: _target(part, name, dtype) for name, part in parts.items()}
     if not targets:
         raise DefinitionError(file, "target", "expected at least one [target.NAME] table")
-    ranks = next(iter(targets.values())).ranks
-    shapes = tuple(_shape(part, dimensions, ranks) for part in reader.list_of_tables("shape"))
+    spec = targets.get(target or next(iter(targets)))
+    if spec is None:
+        known = ", ".join(targets)
+        raise DefinitionError(file, "target", f"there is no [target.{target}]; known: {known}")
+    listed = [_shape(part, dimensions, targets, spec) for part in reader.list_of_tables("shape")]
+    shapes = tuple(shape for shape in listed if shape is not None)
     _check_single(file, "shape", [shape.name for shape in shapes])
     if not any("tune" in shape.tags for shape in shapes):
-        raise DefinitionError(file, "shape", "expected at least one shape with the tag 'tune'")
-    tensors = tuple(_tensor(part) for part in reader.list_of_tables("tensor"))
+        what = f"expected at least one shape with the tag 'tune' for target {spec.name}"
+        raise DefinitionError(file, "shape", what)
+    tensors = tuple(_tensor(part, spec.dtype) for part in reader.list_of_tables("tensor"))
     _check_single(file, "tensor", [tensor.name for tensor in tensors])
     if not any(tensor.role in (Role.OUTPUT, Role.INOUT) for tensor in tensors):
         raise DefinitionError(file, "tensor", "expected at least one with role 'output'")
     workload = Workload(
         name=folder.resolve().name,
         folder=folder,
+        target=spec.name,
         title=reader.word("title"),
         dimensions=dimensions,
-        dtype=reader.choice("dtype", DTYPE_BYTES),
+        dtype=spec.dtype,
         accumulate=reader.choice("accumulate", DTYPE_BYTES),
         targets=targets,
         shapes=shapes,
@@ -271,36 +293,49 @@ def _expressions(workload: Workload) -> Iterator[tuple[str, Expression, int]]:
     yield "tolerance.reduction", workload.tolerance.reduction, 1
 
 
-def _target(reader: TableReader, name: str) -> TargetSpec:
+def _target(reader: TableReader, name: str, dtype: str) -> TargetSpec:
     spec = TargetSpec(
         name=name,
         ranks=reader.integer("ranks", minimum=1),
         seed=reader.word("seed"),
         library=reader.words("library", default=()),
         baselines=reader.words("baselines"),
+        dtype=reader.choice("dtype", DTYPE_BYTES, default=dtype),
     )
     reader.finish()
     return spec
 
 
-def _shape(reader: TableReader, dimensions: tuple[str, ...], default_ranks: int) -> Shape:
+def _shape(
+    reader: TableReader,
+    dimensions: tuple[str, ...],
+    targets: Mapping[str, TargetSpec],
+    spec: TargetSpec,
+) -> Shape | None:
+    """Reads a shape; None if it is for other targets only."""
     values = {name: reader.integer(name, minimum=1) for name in dimensions}
     tags = reader.words("tags")
     for tag in tags:
         if tag not in _TAGS:
             raise reader.error("tags", f"'{tag}' is not one of {', '.join(_TAGS)}")
+    wanted = reader.words("targets", default=tuple(targets))
+    for name in wanted:
+        if name not in targets:
+            raise reader.error("targets", f"'{name}' is not one of {', '.join(targets)}")
     name = "x".join(str(value) for value in values.values())
-    ranks = reader.integer("ranks", minimum=1, default=default_ranks)
-    name += "" if ranks == default_ranks else f" P{ranks}"
-    shape = Shape(reader.word("name", default=name), values, tags, ranks)
+    ranks = reader.integer("ranks", minimum=1, default=spec.ranks)
+    name += "" if ranks == spec.ranks else f" P{ranks}"
+    name = reader.word("name", default=name)
     reader.finish()
-    return shape
+    if spec.name not in wanted:
+        return None
+    return Shape(name, values, tags, ranks, DTYPE_BYTES[spec.dtype])
 
 
-def _tensor(reader: TableReader) -> Tensor:
+def _tensor(reader: TableReader, dtype: str) -> Tensor:
     tensor = Tensor(
         name=reader.word("name"),
-        dtype=reader.choice("dtype", DTYPE_BYTES),
+        dtype=reader.choice("dtype", DTYPE_BYTES, default=dtype),
         shape=tuple(reader.expression_text(axis, "shape") for axis in reader.words("shape")),
         role=Role(reader.choice("role", [role.value for role in Role])),
         shard=reader.optional_integer("shard", minimum=0),
