@@ -77,6 +77,65 @@ def parsed(text: str) -> Workload:
     return parse_workload(text, Path("work") / "rows")
 
 
+# -- one workload on several targets
+
+TWO_TARGETS = (
+    SMALL.replace(
+        "[tolerance]",
+        """\
+[target.cuda]
+ranks = 4
+dtype = "bfloat16"
+seed = "host_nccl.cu"
+baselines = ["torch_nccl"]
+
+[tolerance]""",
+    )
+    .replace('dtype = "float32"\nshape', "shape")
+    .replace('"4 * M * N"', '"BYTES * M * N"')
+    .replace('N = 32\ntags = ["tune"]', 'N = 32\ntags = ["tune"]\ntargets = ["cpu"]')
+    + """
+[[shape]]
+M = 4096
+N = 4096
+tags = ["tune"]
+targets = ["cuda"]
+"""
+)
+
+
+def test_a_target_has_dtypes_ranks_and_shapes_of_its_own() -> None:
+    cpu = parse_workload(TWO_TARGETS, Path("rows"), "cpu")
+    cuda = parse_workload(TWO_TARGETS, Path("rows"), "cuda")
+    assert (cpu.target, cuda.target) == ("cpu", "cuda")
+    assert (cpu.dtype, cuda.dtype) == ("float32", "bfloat16")
+    assert {tensor.dtype for tensor in cuda.tensors} == {"bfloat16"}
+    assert [shape.name for shape in cpu.shapes] == ["64x32", "7x5 P3"]
+    assert [shape.name for shape in cuda.shapes] == ["7x5 P3", "4096x4096"]
+    assert cuda.shapes[1].ranks == 4
+    assert cuda.limit.memory_bytes.number(cuda.shapes[1].values) == 2 * 4096 * 4096
+    assert cpu.limit.memory_bytes.number(cpu.shapes[0].values) == 4 * 64 * 32
+    assert set(cpu.targets) == set(cuda.targets) == {"cpu", "cuda"}
+
+
+def test_the_first_target_is_the_default() -> None:
+    assert parsed(TWO_TARGETS).target == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("", "", "there is no [target.tpu]; known: cpu, cuda"),
+        ('targets = ["cuda"]', 'targets = ["gpu"]', "'gpu' is not one of cpu, cuda"),
+        ('targets = ["cpu"]', 'targets = ["cuda"]', "tag 'tune' for target cpu"),
+    ],
+)
+def test_a_wrong_target_is_named(old: str, new: str, expected: str) -> None:
+    target = "tpu" if not old else "cpu"
+    with pytest.raises(DefinitionError, match=re.escape(expected)):
+        parse_workload(TWO_TARGETS.replace(old, new) if old else TWO_TARGETS, Path("rows"), target)
+
+
 # -- what a good definition says
 
 
@@ -85,7 +144,7 @@ def test_the_small_workload():
     assert (workload.name, workload.title) == ("rows", "Rows")
     assert workload.targets["cpu"].library == ("window.cpp",)
     assert [shape.name for shape in workload.shapes] == ["64x32", "7x5 P3"]
-    assert workload.shapes_for("hidden")[0].values == {"M": 7, "N": 5, "RANKS": 3}
+    assert workload.shapes_for("hidden")[0].values == {"M": 7, "N": 5, "RANKS": 3, "BYTES": 4}
     assert workload.shapes_for("tune")[0].ranks == 2
     first, second = workload.tensors
     assert (first.role, first.shard, first.symmetric) == (Role.INPUT, 0, False)
