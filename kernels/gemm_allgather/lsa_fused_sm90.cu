@@ -182,7 +182,7 @@ __device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
 __device__ __forceinline__ void barrier_arrive_at(uint64_t *barrier, uint32_t cta) {
     asm volatile(
         "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; "
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(shared_address(barrier)),
+        "mbarrier.arrive.shared::cluster.b64 _, [remote]; }" ::"r"(shared_address(barrier)),
         "r"(cta)
         : "memory");
 }
