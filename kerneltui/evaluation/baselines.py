@@ -8,13 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from kerneltui.evaluation.worker_host import HostCollectives, bytes_at
+from kerneltui.evaluation.worker_kernel import BaselineCall
 from kerneltui.evaluation.worker_memory import RankMemory
 from kerneltui.targets.windows import DType, TensorLayout
 
-__all__ = ["BASELINES", "BaselineCall", "BaselineProblem", "torch_gloo"]
-
-BaselineCall = Callable[[int], None]
-"""Does one call on a buffer set."""
+__all__ = ["BASELINES", "BaselineProblem", "torch_gloo"]
 
 _TORCH_DTYPES = {
     DType.FLOAT32: torch.float32,

@@ -36,12 +36,12 @@ def causality_broken(sample: Sample, needed: Sequence[int]) -> str:
     """
     if not needed:
         return ""
-    for index in range(sample.calls):
+    for index in range(min(len(r.call_ends_ns) for r in sample.ranks)):
         begins = [r.call_ends_ns[index - 1] if index else r.start_ns for r in sample.ranks]
         ends = [r.call_ends_ns[index] for r in sample.ranks]
         late = max(needed, key=lambda r: begins[r])
         early = min(range(len(ends)), key=lambda r: ends[r])
-        if ends[early] < begins[late]:
+        if ends[early] + sample.slack_ns < begins[late]:
             ahead = (begins[late] - ends[early]) / 1e6
             return (
                 f"rank {early} returned from run {ahead:.2f} ms before rank {late} began the same call, "

@@ -18,7 +18,7 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -99,17 +99,18 @@ def secret_seed() -> int:
     return secrets.randbits(62)
 
 
-def generator(seed: int) -> torch.Generator:
-    """Returns a generator with a seed of its own."""
-    made = torch.Generator()
+def generator(seed: int, device: str = "cpu") -> torch.Generator:
+    """Returns a generator with a seed of its own; what it draws lies on its device."""
+    made = torch.Generator(device)
     made.manual_seed(seed)
     return made
 
 
 def power_of_two(count: int, spread: int, source: torch.Generator) -> Tensor:
     """Returns `count` random factors 2^-spread to 2^spread (float32): scaling by them is exact."""
-    exponents = torch.randint(-spread, spread + 1, (count,), generator=source)
-    return torch.ldexp(torch.ones(count), exponents)
+    device = source.device
+    exponents = torch.randint(-spread, spread + 1, (count,), generator=source, device=device)
+    return torch.ldexp(torch.ones(count, device=device), exponents)
 
 
 def draw(
@@ -131,24 +132,25 @@ def _draw(
     first: bool,
     source: torch.Generator,
 ) -> Tensor:
+    drawn: Any = {"generator": source, "device": source.device}
     if values is ValueClass.EXACT:
-        made = torch.randint(0, 2, extent, generator=source).float()
+        made = torch.randint(0, 2, extent, **drawn).float()
     elif values is ValueClass.UNIFORM:
-        made = torch.rand(extent, generator=source)
+        made = torch.rand(extent, **drawn)
     elif values is ValueClass.WIDE:
-        sign = torch.randint(0, 2, extent, generator=source) * 2.0 - 1.0
-        made = sign * torch.exp2(torch.rand(extent, generator=source) * 18 - 14)
+        sign = torch.randint(0, 2, extent, **drawn) * 2.0 - 1.0
+        made = sign * torch.exp2(torch.rand(extent, **drawn) * 18 - 14)
     elif values is ValueClass.NATURAL and tensor.distribution == "uniform":
-        made = torch.rand(extent, generator=source)
+        made = torch.rand(extent, **drawn)
     else:
-        made = torch.randn(extent, generator=source)
+        made = torch.randn(extent, **drawn)
     if first and len(extent) > 1 and values is ValueClass.LARGE_ROWS:
-        factors = torch.exp2(torch.randint(0, 11, (extent[0],), generator=source).float())
+        factors = torch.exp2(torch.randint(0, 11, (extent[0],), **drawn).float())
         made *= factors.view(-1, *[1] * (len(extent) - 1))
     if first and len(extent) > 1 and values is ValueClass.SPIKE:
         flat = made.view(-1, extent[-1])
         # Half of the rows keep nothing but the spike, as a one-hot row would.
-        flat *= torch.randint(0, 2, (flat.shape[0], 1), generator=source) / math.sqrt(extent[-1])
-        place = torch.randint(0, extent[-1], (flat.shape[0], 1), generator=source)
+        flat *= torch.randint(0, 2, (flat.shape[0], 1), **drawn) / math.sqrt(extent[-1])
+        place = torch.randint(0, extent[-1], (flat.shape[0], 1), **drawn)
         flat.scatter_(1, place, 8.0)
     return made.to(torch_dtype(tensor.dtype))

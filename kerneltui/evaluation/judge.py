@@ -1,15 +1,16 @@
 """The judge: makes inputs and expected values, compares raw memory, keeps the secrets (DESIGN 4, 9).
 
 A process of its own, started by `judge_client`. It never loads candidate code, and the only things
-that it shares with ranks are the memfds of their buffers. It answers one request at a time: a JSON
+that it shares with ranks are their buffers: memfds of the engine, or device memory that it makes itself.
+It answers one request at a time: a JSON
 object with `op`, answered by one with `ok`, or with `error` and one readable line.
 """
 
 from __future__ import annotations
 
 import ctypes
-import gc
 import hashlib
+import mmap
 import os
 import signal
 import socket
@@ -24,18 +25,20 @@ import torch
 from torch import Tensor
 
 from kerneltui.evaluation.inputs import Variant, secret_seed
-from kerneltui.evaluation.oracle import Base, Reference, compare_outputs, memory_tensor
+from kerneltui.evaluation.judge_memory import DeviceMemory, HostMemory, JudgeMemory
+from kerneltui.evaluation.oracle import Base, Reference, compare_outputs
 from kerneltui.evaluation.selftest import run_self_test
 from kerneltui.evaluation.values import Fault, FaultKind, ValueClass
 from kerneltui.model.workload import Role, Shape, load_workload
 from kerneltui.targets.channel import Channel, ChannelClosed, ChannelTimeout
-from kerneltui.targets.cpu.memory import GroupMemory
-from kerneltui.targets.patterns import Poison, broken_guards, poison, write_guards
+from kerneltui.targets.cuda import driver
+from kerneltui.targets.errors import MemoryFailure
+from kerneltui.targets.patterns import Poison
 from kerneltui.targets.windows import GroupLayout
 
 __all__ = ["JUDGE_VERSION", "Judge", "main"]
 
-JUDGE_VERSION = 2
+JUDGE_VERSION = 3
 """Grows when a verdict could change; the cached self-test of a workload is void then."""
 
 _PR_SET_PDEATHSIG = 1
@@ -55,7 +58,7 @@ class _Group:
     """The memory of a group of ranks at one shape."""
 
     shape: Shape
-    memory: GroupMemory
+    memory: JudgeMemory
     guard_key: int
     secret: bytes
     filled: dict[int, _Filled] = field(default_factory=dict[int, _Filled])
@@ -74,15 +77,23 @@ class Judge:
     Args:
         folder: The workload.
         threads: Threads for making and comparing values.
+        target: Whose dtypes and shapes.
+        device: Where values are made and compared: "cpu" or "cuda".
     """
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(
+        self, folder: Path, threads: int, target: str | None = None, device: str = "cpu"
+    ) -> None:
         self._threads = threads
         # Filling and comparing goes through memory in blocks of the cache: more threads would wait for
         # one another at every block, long where the machine is busy. Only expected values need them.
         torch.set_num_threads(1)
-        self._workload = load_workload(folder)
-        self._reference = Reference(self._workload)
+        # Sums of the vendor library that are kept in less than float32 would loosen the tolerance.
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        self._workload = load_workload(folder, target)
+        self.makes_memory = device != "cpu"
+        self._reference = Reference(self._workload, device)
         self._shapes = {shape.name: shape for shape in self._workload.shapes}
         self._bases: dict[tuple[str, ValueClass], Base] = {}
         self._groups: dict[str, _Group] = {}
@@ -94,9 +105,13 @@ class Judge:
         if method is None:
             return {"error": f"the judge knows no request {request.get('op')!r}"}
         try:
-            if descriptors:
-                return {"ok": method(request, descriptors)}
-            return {"ok": method(request)}
+            given = method(request, descriptors) if descriptors else method(request)
+            if self.makes_memory:  # others work on the memory next
+                for device in range(torch.cuda.device_count()):
+                    torch.cuda.synchronize(device)
+            return {"ok": given}
+        except MemoryFailure as error:
+            return {"error": str(error), "memory": True}
         except Exception as error:  # the engine reports it as a fault of the harness
             return {"error": f"{type(error).__name__}: {error}"}
 
@@ -113,15 +128,35 @@ class Judge:
         """Takes the memory of a group, and writes its guard bands."""
         name = str(request["group"])
         self._drop(name)
-        memory = GroupMemory.attach(GroupLayout.from_json(request["layout"]), descriptors)
+        memory = HostMemory.attach(GroupLayout.from_json(request["layout"]), descriptors)
+        self._take(name, str(request["shape"]), memory)
+
+    def do_allocate(self, request: Mapping[str, Any]) -> None:
+        """Makes the memory of a group on GPUs, and writes its guard bands; see `descriptors_of`."""
+        name = str(request["group"])
+        self._drop(name)
+        memory = DeviceMemory(GroupLayout.from_json(request["layout"]))
+        self._take(name, str(request["shape"]), memory)
+
+    def descriptors_of(self, request: Mapping[str, Any]) -> tuple[int, ...]:
+        """Descriptors that go along with the answer to a request."""
+        if request.get("op") != "allocate":
+            return ()
+        group = self._groups.get(str(request["group"]))
+        memory = group.memory if group else None
+        return tuple(memory.descriptors) if isinstance(memory, DeviceMemory) else ()
+
+    def sent(self, request: Mapping[str, Any]) -> None:
+        """Told when an answer has been sent: descriptors that went along are the engine's now."""
+        group = self._groups.get(str(request.get("group")))
+        if group is not None and isinstance(group.memory, DeviceMemory):
+            group.memory.drop_descriptors()
+
+    def _take(self, name: str, shape: str, memory: JudgeMemory) -> None:
         secret = os.urandom(16)
-        group = _Group(
-            self._shapes[request["shape"]], memory, int.from_bytes(secret[:6], "little"), secret
-        )
-        for rank, layout in enumerate(memory.layout.ranks):
-            write_guards(memory.private(rank), layout.private_guards, group.guard_key)
-            write_guards(memory.symmetric(rank), layout.symmetric_guards, group.guard_key)
-        self._groups[name] = group
+        key = int.from_bytes(secret[:6], "little")
+        memory.write_guards(key)
+        self._groups[name] = _Group(self._shapes[shape], memory, key, secret)
 
     def do_detach(self, request: Mapping[str, Any]) -> None:
         """Lets the memory of a group go."""
@@ -178,7 +213,7 @@ class Judge:
             faults += [*found.faults, *_changed_inputs(group, index)]
             error, share = max(error, found.error), max(share, found.library_share)
             if request.get("digest"):
-                digests.append(_digest(group, index))
+                digests.append(group.memory.digest(index))
         faults += _broken_guards(group)
         return {
             "faults": [asdict(fault) for fault in faults],
@@ -202,7 +237,12 @@ class Judge:
         """Puts mutants and honest variants through the comparison; see `selftest`."""
         return run_self_test(self, self._workload, self._reference)
 
-    def group_memory(self, name: str) -> GroupMemory:
+    @property
+    def granularity(self) -> int:
+        """What the files of a layout must be multiples of, in bytes."""
+        return driver.granularity(0) if self.makes_memory else mmap.PAGESIZE
+
+    def group_memory(self, name: str) -> JudgeMemory:
         """The memory of a group; for the self-test."""
         return self._groups[name].memory
 
@@ -241,11 +281,7 @@ class Judge:
              "fills": group.fills}
         )  # fmt: skip
         group.filled.clear()
-        try:
-            group.memory.close()
-        except BufferError:  # a tensor over the memory hangs in a cycle of references
-            gc.collect()
-            group.memory.close()
+        group.memory.close()
 
 
 def _write_inputs(group: _Group, index: int) -> None:
@@ -255,22 +291,25 @@ def _write_inputs(group: _Group, index: int) -> None:
         for tensor in layout.sets[index]:
             if tensor.role is Role.OUTPUT or not tensor.nbytes:
                 continue
-            out = memory_tensor(group.memory, rank, tensor)
+            out = group.memory.tensor(rank, tensor)
             key = (tensor.name, tensor.origin[0], tensor.local_shape[0])
             if key in written:
                 out.copy_(written[key])
-            else:
-                filled.variant.write(
-                    tensor.name, filled.base.inputs[tensor.name], tensor.origin[0], out
-                )
-                written[key] = out
+                continue
+            base = filled.base.inputs[tensor.name]
+            # Made where the base lies: the memory of another rank may lie on another device.
+            made = out if out.device == base.device else torch.empty_like(out, device=base.device)
+            filled.variant.write(tensor.name, base, tensor.origin[0], made)
+            if made is not out:
+                out.copy_(made)
+            written[key] = made
 
 
 def _poison_outputs(group: _Group, index: int, pattern: Poison) -> None:
     for rank, layout in enumerate(group.memory.layout.ranks):
         for tensor in layout.sets[index]:
             if tensor.role is Role.OUTPUT and tensor.nbytes:
-                poison(group.memory.file_of(rank, tensor), tensor, pattern, index + 8 * rank)
+                group.memory.poison(rank, tensor, pattern, index + 8 * rank)
 
 
 def _changed_inputs(group: _Group, index: int) -> list[Fault]:
@@ -281,11 +320,11 @@ def _changed_inputs(group: _Group, index: int) -> list[Fault]:
         for tensor in layout.sets[index]:
             if tensor.role is not Role.INPUT or not tensor.nbytes:
                 continue
-            found = memory_tensor(group.memory, rank, tensor)
+            base = filled.base.inputs[tensor.name]
+            found = group.memory.tensor(rank, tensor).to(base.device)
             key = (tensor.name, tensor.origin[0], tensor.local_shape[0])
             if key not in right:
                 right[key] = torch.empty_like(found)
-                base = filled.base.inputs[tensor.name]
                 filled.variant.write(tensor.name, base, tensor.origin[0], right[key])
             if not torch.equal(found.view(torch.uint8), right[key].view(torch.uint8)):
                 text = f"input {tensor.name} of rank {rank} was changed by the kernel"
@@ -295,35 +334,18 @@ def _changed_inputs(group: _Group, index: int) -> list[Fault]:
 
 def _broken_guards(group: _Group) -> list[Fault]:
     faults: list[Fault] = []
-    for rank, layout in enumerate(group.memory.layout.ranks):
-        files = (
-            ("private", group.memory.private(rank), layout.private_guards),
-            ("symmetric", group.memory.symmetric(rank), layout.symmetric_guards),
+    for name, rank, span in group.memory.broken_guards(group.guard_key):
+        text = (
+            f"{span.nbytes} bytes outside the tensors were overwritten in the {name} memory "
+            f"of rank {rank}, from byte {span.offset}: an access out of bounds"
         )
-        for name, buffer, guards in files:
-            for span in broken_guards(buffer, guards, group.guard_key):
-                text = (
-                    f"{span.nbytes} bytes outside the tensors were overwritten in the {name} memory "
-                    f"of rank {rank}, from byte {span.offset}: an access out of bounds"
-                )
-                faults.append(Fault(FaultKind.GUARD_BROKEN, rank, -1, text))
+        faults.append(Fault(FaultKind.GUARD_BROKEN, rank, -1, text))
     return faults
-
-
-def _digest(group: _Group, index: int) -> str:
-    digest = hashlib.blake2b(digest_size=12)
-    for rank, layout in enumerate(group.memory.layout.ranks):
-        for tensor in layout.sets[index]:
-            if tensor.role is not Role.INPUT and tensor.nbytes:
-                view = group.memory.view(rank, tensor)
-                digest.update(view)
-                view.release()
-    return digest.hexdigest()
 
 
 def main() -> int:
     """Serves the engine until it closes the socket."""
-    descriptor, folder, threads, parent = sys.argv[1:5]
+    descriptor, folder, threads, parent, target, device = sys.argv[1:7]
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     # No other process of the same user may read this one's memory.
@@ -335,7 +357,7 @@ def main() -> int:
         return 1  # the engine went away before the first line above
     channel = Channel(socket.socket(fileno=int(descriptor)))
     try:
-        judge = Judge(Path(folder), int(threads))
+        judge = Judge(Path(folder), int(threads), target or None, device)
     except Exception as error:
         channel.send({"error": str(error)})
         return 1
@@ -346,7 +368,9 @@ def main() -> int:
                 request, descriptors = channel.receive_with_descriptors(time.monotonic() + 3600)
             except ChannelTimeout:
                 continue  # the human thinks
-            channel.send(judge.answer(request, descriptors))
+            answer = judge.answer(request, descriptors)
+            channel.send(answer, judge.descriptors_of(request) if "ok" in answer else ())
+            judge.sent(request)
     except ChannelClosed:
         judge.close()
     return 0

@@ -8,13 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kerneltui.evaluation.values import Report, ValueClass
 from kerneltui.model.errors import UserError
 from kerneltui.targets.channel import Channel, ChannelClosed, ChannelTimeout
+from kerneltui.targets.errors import MemoryFailure
 from kerneltui.targets.patterns import Poison
+from kerneltui.targets.port import JudgePlace, RankFiles, SharedMemory
 from kerneltui.targets.windows import GroupLayout
 
 __all__ = ["JudgeClient", "JudgeFailure"]
@@ -29,17 +32,46 @@ class JudgeFailure(UserError):
     """The judge is gone, or cannot answer: a fault of the harness, never of a kernel."""
 
 
+@dataclass(slots=True)
+class _JudgeMade:
+    """Device memory that the judge made, as the engine holds it: by descriptor."""
+
+    layout: GroupLayout
+    files: tuple[RankFiles, ...]
+    _open: bool = True
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return tuple(fd for f in self.files for fd in (f.private, f.symmetric, f.signals))
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            for fd in self.descriptors:
+                os.close(fd)
+
+
 class JudgeClient:
     """Asks the judge. One thread at a time.
 
     Args:
         folder: The workload's folder.
         threads: Threads that the judge may use; ranks are idle while it works.
+        target: Whose dtypes and shapes; those of the first target in the file by default.
+        place: Where the judge works.
     """
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        threads: int,
+        target: str | None = None,
+        place: JudgePlace | None = None,
+    ) -> None:
         self._folder = folder.resolve()
         self._threads = threads
+        self._target = target or ""
+        self._place = place or JudgePlace()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self.hello: dict[str, Any] = {}
@@ -56,6 +88,7 @@ class JudgeClient:
         """
         ours, theirs = socket.socketpair()
         environment = {k: v for k, v in os.environ.items() if k in _KEPT_ENVIRONMENT}
+        environment.update(self._place.environment)
         environment["OMP_NUM_THREADS"] = str(self._threads)
         # Keep freed memory: expected values come and go in blocks of the same few sizes, and fresh
         # pages cost more than the arithmetic on them.
@@ -64,6 +97,7 @@ class JudgeClient:
         command = [
             sys.executable, "-I", "-m", "kerneltui.evaluation.judge",
             str(theirs.fileno()), str(self._folder), str(self._threads), str(os.getpid()),
+            self._target, self._place.device,
         ]  # fmt: skip
         try:
             self._process = subprocess.Popen(
@@ -87,7 +121,7 @@ class JudgeClient:
         Raises:
             JudgeFailure: It could not.
         """
-        self.hello = self._receive(time.monotonic() + _START_S)
+        self.hello, _ = self._receive(time.monotonic() + _START_S)
 
     def attach(
         self, group: str, shape: str, layout: GroupLayout, descriptors: Sequence[int]
@@ -95,6 +129,17 @@ class JudgeClient:
         """Gives the judge the memory of a group, set up at one shape. Guard bands are written."""
         request = {"op": "attach", "group": group, "shape": shape, "layout": layout.to_json()}
         self._ask(request, descriptors=descriptors)
+
+    def allocate(self, group: str, shape: str, layout: GroupLayout) -> SharedMemory:
+        """Has the judge make the memory of a group on GPUs. Guard bands are written.
+
+        Raises:
+            MemoryFailure: A GPU has no room.
+        """
+        request = {"op": "allocate", "group": group, "shape": shape, "layout": layout.to_json()}
+        _, descriptors = self._exchange(request)
+        triples = [descriptors[i : i + 3] for i in range(0, len(descriptors), 3)]
+        return _JudgeMade(layout, tuple(RankFiles(*triple) for triple in triples))
 
     def detach(self, group: str) -> None:
         """Takes the memory of a group away."""
@@ -157,6 +202,15 @@ class JudgeClient:
         descriptors: Sequence[int] = (),
         timeout_s: float = _ANSWER_S,
     ) -> Any:
+        return self._exchange(request, descriptors=descriptors, timeout_s=timeout_s)[0]
+
+    def _exchange(
+        self,
+        request: dict[str, Any],
+        *,
+        descriptors: Sequence[int] = (),
+        timeout_s: float = _ANSWER_S,
+    ) -> tuple[Any, list[int]]:
         if self._channel is None:
             raise JudgeFailure("the judge is not running")
         try:
@@ -165,19 +219,21 @@ class JudgeClient:
             raise self._gone() from error
         return self._receive(time.monotonic() + timeout_s)
 
-    def _receive(self, deadline: float) -> Any:
+    def _receive(self, deadline: float) -> tuple[Any, list[int]]:
         if self._channel is None:
             raise JudgeFailure("the judge is not running")
         try:
-            answer = self._channel.receive(deadline)
+            answer, descriptors = self._channel.receive_with_descriptors(deadline)
         except ChannelTimeout:
             self.close()
             raise JudgeFailure("the judge did not answer in time and was ended") from None
         except ChannelClosed:
             raise self._gone() from None
+        if answer.get("memory"):
+            raise MemoryFailure(str(answer["error"]))
         if "error" in answer:
             raise JudgeFailure(f"the judge: {answer['error']}")
-        return answer["ok"]
+        return answer["ok"], descriptors
 
     def _gone(self) -> JudgeFailure:
         process = self._process

@@ -19,9 +19,8 @@ from typing import Protocol
 from kerneltui.evaluation.judge_client import JudgeClient, JudgeFailure
 from kerneltui.evaluation.values import Report, ValueClass
 from kerneltui.model.workload import DTYPE_BYTES, Shape, Workload
-from kerneltui.targets.cpu.memory import GroupMemory
 from kerneltui.targets.patterns import Poison
-from kerneltui.targets.port import Group, Sample
+from kerneltui.targets.port import Group, Sample, SharedMemory
 from kerneltui.targets.windows import GroupLayout, TensorSpec
 
 __all__ = ["Lane", "MemoryGroup", "Spent", "set_bytes"]
@@ -75,9 +74,12 @@ class Spent:
 
 
 class MemoryGroup(Group, Protocol):
-    """A group whose buffers are memfds of this machine."""
+    """A group of this machine, whose buffers the judge can map."""
 
-    memory: GroupMemory | None
+    @property
+    def memory(self) -> SharedMemory | None:
+        """Its buffers, from `setup` to `teardown`."""
+        ...
 
     @property
     def alive(self) -> bool:
@@ -142,12 +144,18 @@ class Lane:
             window_bytes=needs.window_bytes,
             scratch_bytes=needs.scratch_bytes,
             address_shift=address_shift,
+            granularity=self.group.granularity,
         )
-        self.group.setup(layout, self._runtime)
-        memory = self.group.memory
-        assert memory is not None
-        self.shape, self.sets = shape, sets
-        self._judge.attach(self.name, shape.name, layout, memory.descriptors)
+        if self.group.makes_memory:
+            self.group.setup(layout, self._runtime)
+            memory = self.group.memory
+            assert memory is not None
+            self.shape, self.sets = shape, sets
+            self._judge.attach(self.name, shape.name, layout, memory.descriptors)
+        else:
+            self.shape, self.sets = shape, sets
+            made = self._judge.allocate(self.name, shape.name, layout)
+            self.group.setup(layout, self._runtime, made)
         # Epochs begin anywhere: nothing tells a kernel which stage of its evaluation this is.
         self._epoch = 1 + secrets.randbelow(_FIRST_EPOCHS)
         self._next_set = secrets.randbelow(sets)
@@ -196,13 +204,16 @@ class Lane:
 
     def run(self, delays_ns: Sequence[int] = ()) -> Sample:
         """One call on the next buffer set, for verification."""
-        return self._go(1, delays_ns, verifying=True)
+        return self._go(None, delays_ns)
 
-    def sample(self, calls: int, delays_ns: Sequence[int] = ()) -> Sample:
-        """Back-to-back calls on the next buffer sets, timed."""
-        return self._go(calls, delays_ns, verifying=False)
+    def sample(
+        self, calls: int, delays_ns: Sequence[int] = (), *, verifying: bool = False
+    ) -> Sample:
+        """Back-to-back calls on the next buffer sets, timed or for verification."""
+        return self._go(calls, delays_ns, verifying=verifying)
 
-    def _go(self, calls: int, delays_ns: Sequence[int], *, verifying: bool) -> Sample:
+    def _go(self, many: int | None, delays_ns: Sequence[int], *, verifying: bool = False) -> Sample:
+        calls = 1 if many is None else many
         first, epoch = self._next_set, self._epoch
         self._next_set = (first + calls) % self.sets
         self._epoch += calls
@@ -210,10 +221,10 @@ class Lane:
         with self._spent.adding("calls"):
             self.thaw()
             try:
-                if verifying:
+                if many is None:
                     seen = self.group.run(first, epoch, delays_ns)
                 else:
-                    seen = self.group.sample(calls, first, epoch, delays_ns)
+                    seen = self.group.sample(calls, first, epoch, delays_ns, verifying=verifying)
             finally:
                 self.freeze()
         self._spent.inside_ns += seen.elapsed_ns

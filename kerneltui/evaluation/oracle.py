@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from kerneltui.evaluation.inputs import MutantCall, Tensors, Variant, draw, generator, torch_dtype
+from kerneltui.evaluation.judge_memory import JudgeMemory
 from kerneltui.evaluation.values import Fault, FaultKind, ValueClass
 from kerneltui.model.workload import Role, Shape, Workload
-from kerneltui.targets.cpu.memory import GroupMemory
 from kerneltui.targets.windows import TensorLayout
 
-__all__ = ["Base", "Comparison", "Reference", "compare_outputs", "memory_tensor"]
+__all__ = ["Base", "Comparison", "Reference", "compare_outputs"]
 
-_CHUNK_ELEMENTS = 1 << 17  # float64 chunks of 1 MiB stay in the cache
+_CHUNK_ELEMENTS = {"cpu": 1 << 17, "cuda": 1 << 24}  # float64 chunks of 1 MiB stay in a CPU's cache
 _EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 _HONEST_ROUNDING = 0.25
 """RMS error of the plainest honest sum, in eps * sqrt(K) * RMS.
@@ -59,12 +59,17 @@ class Base:
 class Reference:
     """A workload's `reference.py`, loaded.
 
+    Args:
+        workload: Whose.
+        device: Where values are made, answers computed and outputs compared.
+
     Raises:
         ValueError: The file cannot be loaded or has not the functions it must have.
     """
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, device: str = "cpu") -> None:
         self.workload = workload
+        self.device = device
         self.path = workload.folder / "reference.py"
         self._module = _load(self.path)
         try:
@@ -89,7 +94,7 @@ class Reference:
         Raises:
             ValueError: The reference is not finite, or an answer has the wrong shape.
         """
-        inputs = draw(self.workload, shape, values, generator(seed))
+        inputs = draw(self.workload, shape, values, generator(seed, self.device))
         outputs = self.outputs(inputs, shape)
         for tensor in self._outputs():
             value = outputs.get(tensor.name)
@@ -123,9 +128,14 @@ class Reference:
         return [t for t in self.workload.tensors if t.role is not Role.INPUT]
 
     def tolerances(self, shape: Shape, dtype: str) -> tuple[float, float]:
-        """Allowed error of an element, and the honest RMS error, both in units of the scale."""
+        """Allowed error of an element, and the honest RMS error, both in units of the scale.
+
+        What counts is the type in which sums are kept. An output of a shorter type has its last digit
+        beside that, as an element far above the scale has.
+        """
         rule = self.workload.tolerance
-        unit = _EPS.get(dtype, 0.0) * rule.reduction.number(shape.values) ** 0.5
+        summed = self.workload.accumulate if dtype in _EPS else dtype
+        unit = _EPS.get(summed, 0.0) * rule.reduction.number(shape.values) ** 0.5
         return rule.factor * unit, _HONEST_ROUNDING * unit
 
 
@@ -138,22 +148,8 @@ class Comparison:
     library_share: float = 0.0
 
 
-def memory_tensor(memory: GroupMemory, rank: int, tensor: TensorLayout) -> Tensor:
-    """Returns a tensor over the memory of a rank, in the layout that the rank sees."""
-    count = prod(tensor.local_shape)
-    if count == 0:
-        return torch.empty(tensor.local_shape, dtype=torch_dtype(tensor.dtype))
-    flat = torch.frombuffer(
-        memory.file_of(rank, tensor),
-        dtype=torch_dtype(tensor.dtype),
-        count=count,
-        offset=tensor.offset,
-    )
-    return flat.view(tensor.local_shape)
-
-
 def compare_outputs(
-    reference: Reference, base: Base, variant: Variant, memory: GroupMemory, buffer_set: int
+    reference: Reference, base: Base, variant: Variant, memory: JudgeMemory, buffer_set: int
 ) -> Comparison:
     """Compares every output of every rank in one buffer set, element by element."""
     comparer = _Comparer(reference, base, variant, buffer_set)
@@ -166,7 +162,7 @@ def compare_outputs(
                 parts.setdefault((local.origin[0], local.local_shape[0]), []).append(rank)
         for (first, rows), owners in parts.items():
             found = {
-                rank: memory_tensor(memory, rank, ranks[rank].tensor(buffer_set, output.name))
+                rank: memory.tensor(rank, ranks[rank].tensor(buffer_set, output.name))
                 for rank in owners
             }
             comparer.compare(output, slice(first, first + rows), found)
@@ -191,18 +187,22 @@ class _Comparer:
         limit = 0.0 if exact else allowed
         squares = dict.fromkeys(found, 0.0)
         width = max(1, prod(next(iter(found.values())).shape[1:]))
-        step = max(1, _CHUNK_ELEMENTS // width)
+        device = torch.device(self._reference.device)
+        step = max(1, _CHUNK_ELEMENTS[device.type] // width)
         for first in range(rows.start, rows.stop, step):
             part = slice(first, min(first + step, rows.stop))
             local = slice(part.start - rows.start, part.stop - rows.start)
             expected = self._variant.expected(name, base.inputs, base.outputs, part)
+            if exact:  # a sum may need more digits than the output has
+                expected = expected.to(torch_dtype(output.dtype)).double()
             scale = _positive(base.scale[name][self._variant.rows_of_base(name, part)])
             right: tuple[Tensor, float] | None = None
             for rank in [*squares]:
-                if right is not None and torch.equal(found[rank][local], right[0]):
+                given = found[rank][local].to(device)
+                if right is not None and torch.equal(given, right[0]):
                     squares[rank] += right[1]  # gathered from one place: the same bits everywhere
                     continue
-                error = self._variant.unscaled(name, found[rank][local], part)
+                error = self._variant.unscaled(name, given, part)
                 error.sub_(expected).abs_().div_(scale)
                 worst = float(error.max())
                 if not worst <= limit and not exact:
@@ -212,7 +212,7 @@ class _Comparer:
                 if worst <= limit:  # False for NaN
                     square = float(torch.linalg.vector_norm(error)) ** 2
                     squares[rank] += square
-                    right = right or (found[rank][local], square)
+                    right = right or (given, square)
                     self.result.error = max(self.result.error, worst / (limit or 1.0))
                 else:
                     del squares[rank]  # one finding a rank is enough

@@ -11,13 +11,14 @@ import ctypes
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import kerneltui
 from kerneltui.targets.cpu.landlock import LandlockRules, restrict
-from kerneltui.targets.cpu.seccomp import install
+from kerneltui.targets.cpu.seccomp import Denied, install
 
-__all__ = ["PROCESS_HYGIENE", "confine", "drop_capabilities"]
+__all__ = ["PROCESS_HYGIENE", "confine", "deny_sockets", "drop_capabilities"]
 
 PROCESS_HYGIENE = "process hygiene only"
 """The level where the kernel offers nothing: own group, limits, clean environment, watchdog."""
@@ -29,15 +30,18 @@ _LAST_CAPABILITY = 63
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc", "/proc", "/sys", "/opt", "/dev/urandom")
 
 
-def confine(writable: Sequence[Path], readable: Sequence[Path]) -> str:
+def confine(
+    writable: Sequence[Path], readable: Sequence[Path], *, sockets: bool = False
+) -> str:
     """Confines this process for good; call it with the threads that it needs already running.
 
     Files can be read where programs live, and written in `writable` only. New programs, processes
     and sockets, and signals to others, are refused.
 
     Args:
-        writable: Folders of the rank's own.
+        writable: Folders of the rank's own, and devices.
         readable: Further files and folders, beside the system's and Python's.
+        sockets: Whether sockets stay allowed, until `deny_sockets`.
 
     Returns:
         The level, such as "landlock 7 + seccomp".
@@ -51,6 +55,8 @@ def confine(writable: Sequence[Path], readable: Sequence[Path]) -> str:
             LandlockRules(
                 read=(*(Path(p) for p in _SYSTEM), *_python_folders(), *readable),
                 write=(*writable, Path("/dev/null")),
+                tcp=sockets,
+                scoped=not sockets,
             )
         )
     except OSError:  # built in, but switched off at boot
@@ -58,11 +64,20 @@ def confine(writable: Sequence[Path], readable: Sequence[Path]) -> str:
     if version:
         parts.append(f"landlock {version}")
     try:
-        if install():
+        if install(Denied.ALL_BUT_SOCKETS if sockets else Denied.ALL):
             parts.append("seccomp")
     except OSError:  # refused by an outer container; the level says what is left
         pass
     return " + ".join(parts) or PROCESS_HYGIENE
+
+
+def deny_sockets() -> None:
+    """Refuses new sockets from now on, as far as the kernel offers it."""
+    everything = (Path("/"),)
+    with suppress(OSError):
+        restrict(LandlockRules(read=everything, write=everything))
+    with suppress(OSError):
+        install(Denied.SOCKETS)
 
 
 def drop_capabilities() -> None:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from kerneltui.evaluation.inputs import MutantCall, secret_seed
-from kerneltui.evaluation.oracle import Reference, memory_tensor
+from kerneltui.evaluation.judge_memory import JudgeMemory
+from kerneltui.evaluation.oracle import Reference
 from kerneltui.evaluation.values import ValueClass
 from kerneltui.model.workload import Role, Shape, Workload
 from kerneltui.targets.cpu.memory import GroupMemory
@@ -117,10 +118,14 @@ def _try(judge: Judge, workload: Workload, reference: Reference, case: _Case) ->
         shape.dimensions,
         ranks=shape.ranks,
         sets=1,
+        granularity=judge.granularity,
     )
-    with GroupMemory.create(layout) as own:
-        descriptors = [os.dup(fd) for fd in own.descriptors]
-    judge.do_attach({"group": _GROUP, "shape": shape.name, "layout": layout.to_json()}, descriptors)
+    request = {"group": _GROUP, "shape": shape.name, "layout": layout.to_json()}
+    if judge.makes_memory:
+        judge.do_allocate(request)
+    else:
+        with GroupMemory.create(layout) as own:
+            judge.do_attach(request, [os.dup(fd) for fd in own.descriptors])
     try:
         fill = {"group": _GROUP, "sets": [0], "values": case.values, "poison": "nan"}
         judge.do_fill(fill)
@@ -143,8 +148,8 @@ def _try(judge: Judge, workload: Workload, reference: Reference, case: _Case) ->
     return False, f"error {found['error']:.2f} of the allowed"
 
 
-def _write(memory: GroupMemory, answers: list[dict[str, Tensor]]) -> None:
+def _write(memory: JudgeMemory, answers: list[dict[str, Tensor]]) -> None:
     for rank, answer in enumerate(answers):
         for tensor in memory.layout.ranks[rank].sets[0]:
             if tensor.role is Role.OUTPUT:
-                memory_tensor(memory, rank, tensor).copy_(answer[tensor.name])
+                memory.tensor(rank, tensor).copy_(answer[tensor.name])

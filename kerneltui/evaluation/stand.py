@@ -18,7 +18,7 @@ from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.workload import Workload
 from kerneltui.targets.errors import CompileFailure, RankFailure
 from kerneltui.targets.locks import LockTimeout, MachineLock
-from kerneltui.targets.port import Build, GroupRole, Limits, Toolchain
+from kerneltui.targets.port import Build, GroupRole, JudgePlace, Limits, Toolchain
 
 __all__ = ["COMPILE_LIMIT_S", "MachineTarget", "Stand", "identity_of", "kernel_text", "lint"]
 
@@ -43,7 +43,7 @@ _LABELS = {
 
 
 class MachineTarget(Protocol):
-    """A target of this machine, whose groups have buffers in memfds."""
+    """A target of this machine, whose groups have buffers that the judge can map."""
 
     name: str
     lock: MachineLock
@@ -56,6 +56,11 @@ class MachineTarget(Protocol):
     @property
     def cores(self) -> int:
         """Cores that all ranks together use."""
+        ...
+
+    @property
+    def judge_place(self) -> JudgePlace:
+        """Where the judge works."""
         ...
 
     @property
@@ -91,7 +96,9 @@ class Stand:
         self.workload = workload
         self.target = target
         self.protocol = protocol
-        self.judge = JudgeClient(workload.folder, target.cores)
+        self.judge = JudgeClient(
+            workload.folder, target.cores, workload.target, target.judge_place
+        )
         self.timer = Timer(protocol, self.machine, self.checkpoint)
         self.spent = Spent()
         self._stop = threading.Event()

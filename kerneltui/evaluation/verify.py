@@ -204,7 +204,7 @@ class _Verification:
     def _in_a_row(self, calls: int) -> None:
         sets = self._lane.next_sets(calls)
         self._lane.fill(sets, ValueClass.NATURAL, Poison.NAN)
-        seen = self._lane.sample(calls, self._delays())
+        seen = self._lane.sample(calls, self._delays(), verifying=True)
         self._tally.calls += calls
         self._tally.classes.add(ValueClass.NATURAL)
         chosen = sets if self._plan.all_sets else [secrets.choice(sets)]

@@ -12,14 +12,15 @@ from typing import Any
 import torch
 
 from kerneltui.evaluation.sandbox import PROCESS_HYGIENE, confine
+from kerneltui.evaluation.worker_cpu import CpuMachine
 from kerneltui.evaluation.worker_host import HostCollectives
-from kerneltui.evaluation.worker_kernel import Harness, KernelError, Rank
+from kerneltui.evaluation.worker_kernel import CHarness, KernelError, Rank
 from kerneltui.targets.channel import Channel, ChannelClosed
 from kerneltui.targets.errors import FailureKind
 from kerneltui.targets.forkserver import RankStart
 from kerneltui.targets.windows import GroupLayout
 
-__all__ = ["main"]
+__all__ = ["main", "map_control", "serve", "settle_in"]
 
 _CONTROL_BYTES = 128
 
@@ -27,16 +28,27 @@ _blas = ctypes.CDLL(str(Path(str(torch.__file__)).parent / "lib" / "libtorch_cpu
 
 
 def main(start: RankStart) -> None:
+    """Serves the engine with kernels of the CPU until it closes the channel."""
+    serve(start, _get_ready)
+
+
+def serve(
+    start: RankStart, get_ready: Callable[[RankStart, list[int]], tuple[Rank, str, int]]
+) -> None:
     """Serves the engine until it closes the channel.
 
-    Everything that needs threads, sockets or files of its own is made first. Then the process is
-    confined, for good, and only then does it load what the engine names.
+    Everything that needs threads, sockets or files of its own is made first, by `get_ready`. Then the
+    process is confined, for good, and only then does it load what the engine names.
+
+    Args:
+        start: What the process was started with.
+        get_ready: Makes the rank; its confinement in words, and its CPU threads.
     """
     channel = Channel(start.channel)
     message, descriptors = channel.receive_with_descriptors(time.monotonic() + 60.0)
     if message["do"] != "begin":
         raise ValueError(f"the first request was {message['do']!r}")
-    rank, level, threads = _get_ready(start, descriptors)
+    rank, level, threads = get_ready(start, descriptors)
     channel.send({"nonce": message["nonce"], "ok": True, "sandbox": level, "threads": threads})
     while True:
         try:
@@ -53,26 +65,29 @@ def _get_ready(start: RankStart, descriptors: list[int]) -> tuple[Rank, str, int
     threads = int(options["threads"])
     if options["cpus"]:
         os.sched_setaffinity(0, options["cpus"][start.rank])
-    os.chdir(own)
-    # Read by OpenMP runtimes that a kernel brings along; torch's own is set by call below.
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = str(threads)
-    os.environ["TMPDIR"] = os.environ["HOME"] = str(own)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    settle_in(own, threads)
     _set_threads(threads)
-    harness = Harness(options["harness"], _blas)
+    harness = CHarness(options["harness"])
     host = HostCollectives(
         start.rank, start.ranks, directory, float(options["gloo_timeout_s"]), harness.fail
     )
     host.barrier()  # all connections stand before new ones are forbidden
-    control = _map_control(descriptors[0], start.ranks)
+    control = map_control(descriptors[0], start.ranks)
     level = PROCESS_HYGIENE
     if options["confine"]:
         level = confine([own], [Path(p) for p in options["readable"]])
-    rank = Rank(
-        start.rank, start.ranks, threads=threads, harness=harness, host=host, control=control
-    )
-    return rank, level, threads
+    machine = CpuMachine(harness, host, _blas, control=control, threads=threads)
+    return Rank(start.rank, start.ranks, machine), level, threads
+
+
+def settle_in(own: Path, threads: int) -> None:
+    """Makes a folder of its own the home of this process, and says how many threads it may use."""
+    os.chdir(own)
+    # Read by OpenMP runtimes that a kernel brings along; torch's own is set by call.
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = str(threads)
+    os.environ["TMPDIR"] = os.environ["HOME"] = str(own)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 
 
 def _set_threads(threads: int) -> None:
@@ -85,7 +100,8 @@ def _set_threads(threads: int) -> None:
             function(0)
 
 
-def _map_control(fd: int, ranks: int) -> int:
+def map_control(fd: int, ranks: int) -> int:
+    """Maps the control page of a group; its address."""
     # Through the C library, since an mmap object would unmap itself when Python forgets it.
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -117,8 +133,8 @@ def _answer(rank: Rank, message: dict[str, Any], descriptors: list[int]) -> dict
                 rank.teardown()
             case "ping":
                 pass
-            case other:
-                raise KernelError(f"unknown request {other!r}")
+            case _:
+                return {"ok": True, **rank.special(message)}
     except KernelError as error:
         return {"ok": False, "kind": error.kind, "reason": str(error)}
     except MemoryError:

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from kerneltui.evaluation import worker_abi as abi
-from kerneltui.evaluation.baselines import BASELINES, BaselineCall, BaselineProblem
-from kerneltui.evaluation.worker_host import HostCollectives
 from kerneltui.evaluation.worker_memory import RankMemory, build_context
 from kerneltui.targets.errors import FailureKind
 from kerneltui.targets.windows import DType, GroupLayout
 
-__all__ = ["Harness", "KernelError", "LoadedKernel", "Rank"]
+__all__ = [
+    "BaselineCall",
+    "CHarness",
+    "KernelError",
+    "LoadedKernel",
+    "Machine",
+    "Rank",
+    "SampleCall",
+    "address_of",
+    "no_needs",
+    "thread_count",
+]
+
+BaselineCall = Callable[[int], None]
+"""Does one call of a trusted implementation on a buffer set."""
 
 _SYMBOLS = (
     "kerneltui_requirements",
@@ -22,7 +34,6 @@ _SYMBOLS = (
     "kerneltui_run",
     "kerneltui_teardown",
 )
-_TICK_CALIBRATION_NS = 2_000_000
 
 
 class KernelError(Exception):
@@ -33,27 +44,18 @@ class KernelError(Exception):
         self.kind = kind
 
 
-class Harness:
-    """The timing harness and the vendor functions, loaded before any kernel.
+class CHarness:
+    """A built timing harness, loaded before any kernel: what is the same on all targets.
 
     Args:
-        path: The built harness.
-        blas: The library that holds the vendor's `sgemm_` and `dgemm_`.
+        path: The library.
     """
 
-    def __init__(self, path: str, blas: ctypes.CDLL) -> None:
-        self._library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    def __init__(self, path: str) -> None:
+        self.library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
         for name in ("ht_take_sample", "ht_setup", "ht_teardown"):
-            getattr(self._library, name).restype = ctypes.c_int
-        self._library.ht_tick_rate.restype = ctypes.c_double
-        self._library.ht_tick_rate.argtypes = (ctypes.c_uint64,)
+            getattr(self.library, name).restype = ctypes.c_int
         self.failure = abi.Failure()
-        self.tick_rate = float(self._library.ht_tick_rate(_TICK_CALIBRATION_NS))
-        self._vendor_self = abi.VendorSelf(_address(blas.sgemm_), _address(blas.dgemm_), 0)
-        self._vendor = abi.Vendor(
-            _address(self._library.ht_gemm),
-            ctypes.cast(ctypes.pointer(self._vendor_self), ctypes.c_void_p),
-        )
 
     def fail(self, reason: str) -> None:
         """Keeps the first reason of a failure, as a kernel's `fail` does."""
@@ -61,61 +63,67 @@ class Harness:
             self.failure.text = reason.encode()[:1023]
             self.failure.set = 1
 
-    def equip(self, context: abi.Context, host: abi.Host, dtype: DType) -> None:
-        """Puts vendor, host and fail into a context."""
-        self._vendor_self.dtype = abi.DTYPE_CODES[dtype]
-        context.vendor = ctypes.pointer(self._vendor)
-        context.host = ctypes.pointer(host)
-        context.fail = _address(self._library.ht_fail)
-        context.fail_self = ctypes.cast(ctypes.pointer(self.failure), ctypes.c_void_p)
-
     def setup(self, function: int, context: abi.Context) -> int | None:
         """Calls a kernel's setup; its state."""
         state, code = ctypes.c_void_p(), ctypes.c_int()
         self.failure.set = 0
-        result = self._library.ht_setup(
+        result = self.library.ht_setup(
             ctypes.c_void_p(function),
             ctypes.byref(context),
             ctypes.byref(state),
             ctypes.byref(code),
             ctypes.byref(self.failure),
         )
-        self._check(result, code.value, "kerneltui_setup")
+        self.check(result, code.value, "kerneltui_setup")
         return state.value
 
     def teardown(self, function: int, state: int | None) -> None:
         """Calls a kernel's teardown."""
         code = ctypes.c_int()
         self.failure.set = 0
-        result = self._library.ht_teardown(
+        result = self.library.ht_teardown(
             ctypes.c_void_p(function),
             ctypes.c_void_p(state),
             ctypes.byref(code),
             ctypes.byref(self.failure),
         )
-        self._check(result, code.value, "kerneltui_teardown")
+        self.check(result, code.value, "kerneltui_teardown")
 
-    def sample(self, arguments: abi.SampleArguments) -> None:
-        """Takes a sample; the results are in `arguments`."""
+    def sample(self, arguments: abi.SampleArguments) -> int:
+        """Takes a sample; the results are in `arguments`.
+
+        Returns:
+            What came of it, where it is something that only the target knows how to read.
+        """
         self.failure.set = 0
-        result = self._library.ht_take_sample(ctypes.byref(arguments), ctypes.byref(self.failure))
+        result = self.library.ht_take_sample(ctypes.byref(arguments), ctypes.byref(self.failure))
         if result == abi.LATE:
             raise KernelError(
                 f"rank {arguments.late_rank} did not come to the start of the calls",
                 FailureKind.HANG,
             )
-        if result:
+        if 0 < result < abi.LATE:
             epoch = arguments.epoch + arguments.failed_call
-            self._check(result, arguments.code, f"kerneltui_run, epoch {epoch}")
+            self.check(result, arguments.code, f"kerneltui_run, epoch {epoch}")
+        return result
 
-    def _check(self, result: int, code: int, where: str) -> None:
+    @property
+    def reason(self) -> str:
+        """The first reason of a failure, or nothing."""
+        return self.failure.text.decode("utf-8", "replace") if self.failure.set else ""
+
+    def check(self, result: int, code: int, where: str) -> None:
+        """Raises what a result of the harness means.
+
+        Raises:
+            KernelError: If it is a failure.
+        """
         if not result:
             return
-        text = self.failure.text.decode("utf-8", "replace") if self.failure.set else ""
         if result == abi.NO_MEMORY:
             raise KernelError(f"{where} ran out of memory", FailureKind.OUT_OF_MEMORY)
         how = "threw" if result == abi.THREW else f"returned {code}"
-        raise KernelError(f"{where} {how}: {text}" if text else f"{where} {how}")
+        raise KernelError(f"{where} {how}: {self.reason}" if self.reason else f"{where} {how}")
 
 
 class LoadedKernel:
@@ -139,7 +147,7 @@ class LoadedKernel:
                 f"the kernel has no {missing[0]}; define it with C linkage as kernel.h says"
             )
         self.setup, self.run, self.teardown = (
-            _address(getattr(self._library, name)) for name in _SYMBOLS[1:]
+            address_of(getattr(self._library, name)) for name in _SYMBOLS[1:]
         )
 
     def requirements(
@@ -170,37 +178,90 @@ class LoadedKernel:
         return wanted
 
 
+class SampleCall(Protocol):
+    """What a sample calls: the function, its state, and the layout that it works on."""
+
+    run: int
+    state: int | None
+    layout: GroupLayout
+
+
+class Machine(Protocol):
+    """What a rank has of its target: memory, collectives, vendor functions, clocks."""
+
+    harness: CHarness
+    threads: int
+
+    def map(self, layout: GroupLayout, rank: int, descriptors: Sequence[int]) -> RankMemory:
+        """Maps the buffers of a rank; closes the descriptors.
+
+        Raises:
+            KernelError: If there is no room.
+        """
+        ...
+
+    def equip(self, context: abi.Context, dtype: DType, needs: abi.Requirements) -> list[Any]:
+        """Puts what the target offers into a context; what must live as long as it does."""
+        ...
+
+    def baseline_needs(self, name: str) -> abi.Requirements:
+        """What a trusted implementation asks for.
+
+        Raises:
+            KernelError: If there is none of that name.
+        """
+        ...
+
+    def baseline(self, name: str, memory: RankMemory) -> BaselineCall:
+        """Sets a trusted implementation up."""
+        ...
+
+    def sample(self, request: Mapping[str, Any], call: SampleCall) -> dict[str, Any]:
+        """Makes calls and times them."""
+        ...
+
+    def after_setup(self) -> None:
+        """Looks whether the kernel took more than it may."""
+        ...
+
+    def special(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Answers what only this target is asked.
+
+        Raises:
+            KernelError: If the target knows no such request.
+        """
+        ...
+
+
 class Rank:
-    """What one rank process holds: harness, collectives, the kernel, its memory.
+    """What one rank process holds: its machine, the kernel, its memory.
 
     Args:
         rank: Its number.
         ranks: How many there are.
-        threads: CPU threads that it may use.
-        harness: Timing.
-        host: Collectives.
-        control: Address of the control page.
+        machine: What the target gives it.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        ranks: int,
-        *,
-        threads: int,
-        harness: Harness,
-        host: HostCollectives,
-        control: int,
-    ) -> None:
-        self._rank, self._ranks, self._threads = rank, ranks, threads
-        self._harness, self._host, self._control = harness, host, control
+    def __init__(self, rank: int, ranks: int, machine: Machine) -> None:
+        self._rank, self._ranks, self._machine = rank, ranks, machine
         self._kernel: LoadedKernel | None = None
         self._baseline: str | None = None
+        self._needs = no_needs()
         self._memory: RankMemory | None = None
-        self._state: int | None = None
-        self._run: int = 0
+        self.state: int | None = None
+        self.run = 0
         self._keep: list[Any] = []
-        self._baseline_error: str | None = None
+
+    @property
+    def layout(self) -> GroupLayout:
+        """Where everything lies.
+
+        Raises:
+            KernelError: If nothing is set up.
+        """
+        if self._memory is None:
+            raise KernelError("setup must come before a call")
+        return self._memory.layout
 
     def load(self, library: str) -> None:
         """Loads a kernel, or another one in place of the first."""
@@ -208,19 +269,20 @@ class Rank:
 
     def load_baseline(self, name: str) -> None:
         """Takes a trusted implementation."""
-        if name not in BASELINES:
-            raise KernelError(f"no baseline {name!r}; there are {', '.join(sorted(BASELINES))}")
+        self._machine.baseline_needs(name)
         self._kernel, self._baseline = None, name
 
     def requirements(
         self, dimensions: Mapping[str, int], runtime: Mapping[str, int]
     ) -> dict[str, Any]:
-        """What the kernel asks for; nothing for a baseline."""
-        if self._kernel is None:
-            return dict.fromkeys(
-                ("signal_words", "window_bytes", "scratch_bytes", "host_collectives"), 0
-            )
-        wanted = self._kernel.requirements(dimensions, runtime, self._rank, self._ranks)
+        """What the kernel asks for."""
+        if self._kernel is not None:
+            wanted = self._kernel.requirements(dimensions, runtime, self._rank, self._ranks)
+        elif self._baseline is not None:
+            wanted = self._machine.baseline_needs(self._baseline)
+        else:
+            raise KernelError("no kernel is loaded")
+        self._needs = wanted
         return {
             "signal_words": wanted.signal_words,
             "window_bytes": wanted.window_bytes,
@@ -232,34 +294,29 @@ class Rank:
         self, layout: GroupLayout, runtime: Mapping[str, int], descriptors: Sequence[int]
     ) -> None:
         """Maps the buffers and sets the kernel up."""
-        try:
-            memory = RankMemory(layout, self._rank, descriptors)
-        except OSError as error:
-            raise KernelError(str(error), FailureKind.OUT_OF_MEMORY) from error
+        memory = self._machine.map(layout, self._rank, descriptors)
         self._memory = memory
         if self._baseline is not None:
-            self._setup_baseline(memory)
+            self._setup_baseline(self._baseline, memory)
             return
         if self._kernel is None:
             raise KernelError("no kernel is loaded")
-        context, self._keep = build_context(memory, runtime, self._threads)
-        host = self._host.face()
+        context, self._keep = build_context(memory, runtime, self._machine.threads)
         outputs = [t.dtype for t in layout.ranks[self._rank].sets[0] if t.role != "input"]
-        self._harness.equip(context, host, outputs[0] if outputs else DType.FLOAT32)
-        self._keep += [context, host]
-        self._state = self._harness.setup(self._kernel.setup, context)
-        self._run = self._kernel.run
+        dtype = outputs[0] if outputs else DType.FLOAT32
+        self._keep += [context, self._machine.equip(context, dtype, self._needs)]
+        self.state = self._machine.harness.setup(self._kernel.setup, context)
+        self.run = self._kernel.run
+        self._machine.after_setup()
 
-    def _setup_baseline(self, memory: RankMemory) -> None:
+    def _setup_baseline(self, name: str, memory: RankMemory) -> None:
         try:
-            call = BASELINES[str(self._baseline)](BaselineProblem(memory, self._host))
+            call = self._machine.baseline(name, memory)
         except (KeyError, ValueError, RuntimeError) as error:
-            raise KernelError(
-                f"baseline {self._baseline} does not fit this workload: {error}"
-            ) from error
+            raise KernelError(f"baseline {name} does not fit this workload: {error}") from error
         function = abi.RunFunction(self._as_run(call))
         self._keep = [function]
-        self._state, self._run = None, _address(function)
+        self.state, self.run = None, address_of(function)
 
     def _as_run(self, call: BaselineCall) -> Any:
         def run(_state: int | None, set_index: int, _epoch: int, _stream: int | None) -> int:
@@ -267,7 +324,7 @@ class Rank:
                 call(set_index)
             except Exception as error:
                 # The caller is C: the exception becomes a code, as for any kernel.
-                self._harness.fail(f"{type(error).__name__}: {error}")
+                self._machine.harness.fail(f"{type(error).__name__}: {error}")
                 return 1
             return 0
 
@@ -275,38 +332,13 @@ class Rank:
 
     def sample(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Makes calls and times them."""
-        if self._memory is None:
-            raise KernelError("setup must come before a call")
-        calls = int(request["calls"])
-        ends = (ctypes.c_uint64 * calls)()
-        arguments = abi.SampleArguments(
-            run=self._run,
-            state=self._state,
-            control=self._control,
-            rank=self._rank,
-            ranks=self._ranks,
-            sets=self._memory.layout.sets,
-            first_set=request["first_set"],
-            calls=calls,
-            epoch=request["epoch"],
-            gate=request["gate"],
-            delay_ns=request["delay_ns"],
-            deadline_ns=request["deadline_ns"],
-            ends_ns=ctypes.addressof(ends),
-        )
-        before = _thread_count()
-        self._harness.sample(arguments)
-        rate = self._harness.tick_rate
-        return {
-            "start_ns": arguments.start_ns,
-            "ends_ns": list(ends),
-            "ticks_ns": round(arguments.ticks * 1e9 / rate) if rate else 0,
-            "cpu_ns": arguments.cpu_ns,
-            "minor_faults": arguments.minor_faults,
-            "involuntary_switches": arguments.involuntary_switches,
-            "threads_before": before,
-            "threads_after": _thread_count(),
-        }
+        before = thread_count()
+        seen = self._machine.sample(request, self)
+        return {**seen, "threads_before": before, "threads_after": thread_count()}
+
+    def special(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Answers what only the target knows."""
+        return self._machine.special(message)
 
     def teardown(self) -> None:
         """Tears the kernel down and unmaps the buffers."""
@@ -314,14 +346,21 @@ class Rank:
         if memory is None:
             raise KernelError("there is nothing to tear down")
         if self._kernel is not None:
-            self._harness.teardown(self._kernel.teardown, self._state)
-        self._state, self._run, self._keep = None, 0, []
+            self._machine.harness.teardown(self._kernel.teardown, self.state)
+        self.state, self.run, self._keep = None, 0, []
         memory.close()
 
 
-def _address(function: Any) -> int:
+def no_needs() -> abi.Requirements:
+    """The requirements of somebody who asks for nothing."""
+    return abi.Requirements(abi_version=abi.ABI_VERSION)
+
+
+def address_of(function: Any) -> int:
+    """The address of a C function."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def _thread_count() -> int:
+def thread_count() -> int:
+    """Threads of this process."""
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - names only, on the way to a timing

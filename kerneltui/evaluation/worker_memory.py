@@ -6,7 +6,7 @@ import ctypes
 import mmap
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from kerneltui.evaluation.worker_abi import (
     ABI_VERSION,
@@ -19,7 +19,7 @@ from kerneltui.evaluation.worker_abi import (
 )
 from kerneltui.targets.windows import GroupLayout, TensorLayout
 
-__all__ = ["RankMemory", "build_context"]
+__all__ = ["HostMapper", "Mapper", "RankMemory", "build_context"]
 
 _PROT, _POPULATE = 3, 0x8000
 _SHARED, _PRIVATE_ANONYMOUS = 0x01, 0x22
@@ -38,6 +38,30 @@ _libc.mmap.argtypes = (
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
+class Mapper(Protocol):
+    """Maps the buffers of a rank into its process."""
+
+    def map(self, nbytes: int, descriptor: int) -> int:
+        """Maps what a descriptor holds; its address.
+
+        Raises:
+            OSError: If there is no room.
+        """
+        ...
+
+    def scratch(self, nbytes: int) -> int:
+        """Makes memory that is this rank's alone; its address.
+
+        Raises:
+            OSError: If there is no room.
+        """
+        ...
+
+    def close(self) -> None:
+        """Unmaps everything."""
+        ...
+
+
 class RankMemory:
     """What a rank has mapped for one shape: its private file, everybody's symmetric and signal files.
 
@@ -46,26 +70,29 @@ class RankMemory:
         rank: Whose view.
         descriptors: Private file of this rank, symmetric files by rank, signal files by rank. They
             are closed here; the mappings stay.
+        mapper: How they are mapped.
 
     Raises:
         OSError: If the address space or the memory is used up.
     """
 
-    def __init__(self, layout: GroupLayout, rank: int, descriptors: Sequence[int]) -> None:
+    def __init__(
+        self, layout: GroupLayout, rank: int, descriptors: Sequence[int], mapper: Mapper
+    ) -> None:
         self.layout = layout
         self.rank = rank
-        self._mapped: list[tuple[int, int]] = []
+        self._mapper = mapper
         ranks = len(layout.ranks)
         try:
             if len(descriptors) != 1 + 2 * ranks:
                 raise OSError(f"{len(descriptors)} descriptors for {ranks} ranks")
-            self.private = self._map(layout.ranks[rank].private_bytes, descriptors[0])
+            self.private = mapper.map(layout.ranks[rank].private_bytes, descriptors[0])
             self.symmetric = [
-                self._map(item.symmetric_bytes, fd)
+                mapper.map(item.symmetric_bytes, fd)
                 for item, fd in zip(layout.ranks, descriptors[1 : 1 + ranks], strict=True)
             ]
-            self.signals = [self._map(layout.signal_bytes, fd) for fd in descriptors[1 + ranks :]]
-            self.scratch = self._map(layout.scratch_bytes, -1) if layout.scratch_bytes else 0
+            self.signals = [mapper.map(layout.signal_bytes, fd) for fd in descriptors[1 + ranks :]]
+            self.scratch = mapper.scratch(layout.scratch_bytes) if layout.scratch_bytes else 0
         except OSError:
             self.close()
             raise
@@ -81,15 +108,33 @@ class RankMemory:
 
     def close(self) -> None:
         """Unmaps everything."""
+        self._mapper.close()
+
+
+class HostMapper:
+    """Maps files into the address space of this process."""
+
+    def __init__(self) -> None:
+        self._mapped: list[tuple[int, int]] = []
+
+    def map(self, nbytes: int, descriptor: int) -> int:
+        """Maps a file, shared."""
+        return self._map(nbytes, _SHARED, descriptor)
+
+    def scratch(self, nbytes: int) -> int:
+        """Makes anonymous memory."""
+        return self._map(nbytes, _PRIVATE_ANONYMOUS, -1)
+
+    def close(self) -> None:
+        """Unmaps everything."""
         for address, nbytes in self._mapped:
             _libc.munmap(address, nbytes)
         self._mapped = []
 
-    def _map(self, nbytes: int, fd: int) -> int:
+    def _map(self, nbytes: int, flags: int, fd: int) -> int:
         # Populated now, so that no page fault falls into a timed call.
-        flags = (_PRIVATE_ANONYMOUS if fd < 0 else _SHARED) | _POPULATE
         length = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        address = _libc.mmap(None, length, _PROT, flags, fd, 0)
+        address = _libc.mmap(None, length, _PROT, flags | _POPULATE, fd, 0)
         if address in (None, _FAILED):
             error = ctypes.get_errno()
             raise OSError(error, f"cannot map {nbytes >> 20} MiB: {os.strerror(error)}")

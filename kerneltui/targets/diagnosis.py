@@ -19,7 +19,7 @@ __all__ = [
     "describe_refusal",
     "last_epochs",
     "one_line",
-    "rank_sample",
+    "rank_samples",
     "unremarkable",
 ]
 
@@ -32,19 +32,29 @@ _CLOCK_SLACK_NS = 50_000
 _LONGEST_REASON = 500
 
 
-def rank_sample(answer: Mapping[str, Any], calls: int) -> RankSample:
-    """Reads what a rank says of a sample.
+def rank_samples(answers: Sequence[Mapping[str, Any]], calls: int) -> tuple[RankSample, ...]:
+    """Reads what the ranks say of a sample.
+
+    An answer with `gate_ns` is of a GPU's own timer: there the start gate lies at that time, and by the
+    clock of the host all passed it after the last rank's `go_ns`.
 
     Raises:
         KeyError: If something is missing.
         TypeError: If something is no number.
         ValueError: If the number of times is not the number of calls.
     """
-    ends = tuple(int(e) for e in answer["ends_ns"])
-    if len(ends) != calls:
+    opened = max(int(answer.get("go_ns", 0)) for answer in answers)
+    return tuple(
+        _rank_sample(a, calls, opened - int(a["gate_ns"]) if "gate_ns" in a else 0) for a in answers
+    )
+
+
+def _rank_sample(answer: Mapping[str, Any], calls: int, shift: int) -> RankSample:
+    ends = tuple(int(e) + shift for e in answer["ends_ns"])
+    if len(ends) not in ((calls,) if not shift else (1, calls)):
         raise ValueError(f"{len(ends)} times for {calls} calls")
     return RankSample(
-        start_ns=int(answer["start_ns"]),
+        start_ns=int(answer["start_ns"]) + shift,
         call_ends_ns=ends,
         ticks_ns=int(answer["ticks_ns"]),
         cpu_ns=int(answer["cpu_ns"]),
@@ -65,7 +75,7 @@ def clock_conflict(ranks: Sequence[RankSample], begin_ns: int, end_ns: int) -> s
             return f"rank {rank} reports times outside of the engine's request"
         elapsed = seen.end_ns - seen.start_ns
         if seen.ticks_ns and abs(seen.ticks_ns - elapsed) > _CLOCK_SLACK_NS + elapsed // 20:
-            return f"clocks of rank {rank} disagree: {elapsed} ns by time, {seen.ticks_ns} ns by cycles"
+            return f"clocks of rank {rank} disagree: {elapsed} ns by the one, {seen.ticks_ns} ns by the other"
     return None
 
 

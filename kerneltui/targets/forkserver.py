@@ -343,18 +343,23 @@ def _become_rank(
         os._exit(code)
 
 
-def _limit(limits: dict[str, int]) -> None:
+def _limit(limits: dict[str, Any]) -> None:
     with suppress(OSError):  # not allowed in some containers
         Path("/proc/self/oom_score_adj").write_text("1000")
-    now = _status_bytes()
-    for limit, value in (
+    wanted = [
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, limits["file_bytes"]),
         (resource.RLIMIT_NOFILE, 1024),
-        # Private writable memory; then all address space, in which the shared buffers lie too.
-        (resource.RLIMIT_DATA, now["VmData"] + limits["memory_bytes"]),
-        (resource.RLIMIT_AS, now["VmSize"] + limits["memory_bytes"] + limits["shared_bytes"]),
-    ):
+    ]
+    if limits["addresses"]:  # a GPU's driver reserves far more than there is memory
+        now = _status_bytes()
+        room = limits["memory_bytes"]
+        wanted += [
+            # Private writable memory; then all address space, in which the shared buffers lie too.
+            (resource.RLIMIT_DATA, now["VmData"] + room),
+            (resource.RLIMIT_AS, now["VmSize"] + room + limits["shared_bytes"]),
+        ]
+    for limit, value in wanted:
         _, hard = resource.getrlimit(limit)
         capped = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(limit, (capped, capped))

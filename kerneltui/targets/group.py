@@ -8,13 +8,13 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from kerneltui.targets.client import ForkServerClient, exit_from
-from kerneltui.targets.cpu.memory import GroupMemory
 from kerneltui.targets.diagnosis import (
     SLOT_BYTES,
     clock_conflict,
@@ -22,7 +22,7 @@ from kerneltui.targets.diagnosis import (
     describe_refusal,
     last_epochs,
     one_line,
-    rank_sample,
+    rank_samples,
     unremarkable,
 )
 from kerneltui.targets.errors import FailureKind, RankFailure, ServerFailure
@@ -34,10 +34,11 @@ from kerneltui.targets.port import (
     Limits,
     Requirements,
     Sample,
+    SharedMemory,
 )
 from kerneltui.targets.windows import GroupLayout
 
-__all__ = ["RankGroup"]
+__all__ = ["GroupTraits", "RankGroup"]
 
 _ANSWER_S = 0.5  # the harness gives up first and can say who was late; the engine waits this longer
 _KILL_S = 12.0
@@ -45,8 +46,37 @@ _DETAIL_CHARACTERS = 2000
 _LONGEST_DELAY_NS = 1_000_000_000
 
 
-class RankGroup:
-    """Ranks of one role. Made by `CpuTarget.open_group`.
+Memory = TypeVar("Memory", bound=SharedMemory)
+
+
+def _nothing_left(proof: KillProof) -> str:
+    """Processes are all that has to be gone."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTraits(Generic[Memory]):
+    """In what the groups of one target differ from those of another.
+
+    Attributes:
+        make_memory: Makes the buffers of a layout, or None if `setup` is given them.
+        granularity: What the files of a layout must be multiples of, in bytes.
+        connects_late: Whether host collectives are connected only when a kernel asks for them.
+        limits_addresses: Whether the address space of a rank is limited.
+        clock_slack_ns: How far the clocks of two ranks may lie apart.
+        settle: Asked when the processes are gone: what is left elsewhere, as one line, or nothing.
+    """
+
+    make_memory: Callable[[GroupLayout], Memory] | None
+    granularity: int = mmap.PAGESIZE
+    connects_late: bool = False
+    limits_addresses: bool = True
+    clock_slack_ns: int = 0
+    settle: Callable[[KillProof], str] = _nothing_left
+
+
+class RankGroup(Generic[Memory]):
+    """Ranks of one role. Made by the `open_group` of a target.
 
     Args:
         server: Forks the ranks.
@@ -56,6 +86,7 @@ class RankGroup:
         limits: Times and sizes.
         directory: A folder of this group's own; removed at the end.
         options: For the workers.
+        traits: What is special of the target.
     """
 
     def __init__(
@@ -68,6 +99,7 @@ class RankGroup:
         limits: Limits,
         directory: Path,
         options: Mapping[str, Any],
+        traits: GroupTraits[Memory],
     ) -> None:
         self.group_id = group_id
         self.role = role
@@ -76,7 +108,10 @@ class RankGroup:
         self.pids: tuple[int, ...] = ()
         self.sandbox_level = ""
         self.threads = 0
-        self.memory: GroupMemory | None = None
+        self.memory: Memory | None = None
+        self.left_behind = ""
+        self._traits = traits
+        self._connected = not traits.connects_late
         self._server = server
         self._directory = directory
         self._channels = RankChannels()
@@ -125,15 +160,37 @@ class RankGroup:
         """
         body = {"dimensions": dict(dimensions), "runtime": dict(runtime)}
         answers = self._ask("requirements", body, self.limits.load_s)
-        return Requirements(
+        wanted = Requirements(
             signal_words=max(int(a["signal_words"]) for a in answers),
             window_bytes=max(int(a["window_bytes"]) for a in answers),
             scratch_bytes=max(int(a["scratch_bytes"]) for a in answers),
             host_collectives=any(a["host_collectives"] for a in answers),
         )
+        if wanted.host_collectives and not self._connected:
+            met = self._ask("meet", {}, self.limits.load_s)
+            self._ask("connect", {"meeting": met[0]["meeting"]}, self.limits.start_s)
+            self._connected = True
+        return wanted
 
-    def setup(self, layout: GroupLayout, runtime: Mapping[str, int]) -> None:
-        """Makes the memory of a layout, maps it in the ranks, and calls the kernel's `setup`.
+    @property
+    def makes_memory(self) -> bool:
+        """True if `setup` makes the buffers itself, False if it must be given them."""
+        return self._traits.make_memory is not None
+
+    @property
+    def granularity(self) -> int:
+        """What the files of a layout must be multiples of, in bytes."""
+        return self._traits.granularity
+
+    def setup(
+        self, layout: GroupLayout, runtime: Mapping[str, int], memory: Memory | None = None
+    ) -> None:
+        """Maps the buffers of a layout in the ranks, and calls the kernel's `setup`.
+
+        Args:
+            layout: Where everything lies.
+            runtime: Values of the run-time tunables.
+            memory: The buffers, which the group owns from here on; made here if `makes_memory`.
 
         Raises:
             MemoryFailure: If the machine has no room.
@@ -143,9 +200,16 @@ class RankGroup:
             raise ValueError(f"a layout of {len(layout.ranks)} ranks for {self.ranks}")
         if self.memory is not None:
             raise ValueError("teardown must come before the next setup")
+        if memory is None and self._traits.make_memory is None:
+            raise ValueError(
+                "the buffers of this group are made elsewhere; setup must be given them"
+            )
         self._check_alive()
-        self.memory = GroupMemory.create(layout)
-        files = self.memory.files
+        if memory is None and self._traits.make_memory is not None:
+            memory = self._traits.make_memory(layout)
+        assert memory is not None
+        self.memory = memory
+        files = memory.files
         shared = [*(f.symmetric for f in files), *(f.signals for f in files)]
         self._ask(
             "setup",
@@ -172,6 +236,7 @@ class RankGroup:
             epoch=epoch,
             delays_ns=delays_ns,
             limit_s=self.limits.first_call_s,
+            verifying=True,
         )
 
     def sample(
@@ -181,6 +246,7 @@ class RankGroup:
         epoch: int,
         delays_ns: Sequence[int] = (),
         *,
+        verifying: bool = False,
         limit_s: float | None = None,
     ) -> Sample:
         """Makes `calls` back-to-back calls over the rotating sets, with epochs from `epoch` on.
@@ -190,6 +256,7 @@ class RankGroup:
             first_set: Buffer set of the first call.
             epoch: Epoch of the first call; the next calls count up.
             delays_ns: For each rank, how much later than the others it starts; none if empty.
+            verifying: Whether the end of each call is wanted, rather than nothing but the calls.
             limit_s: Instead of the group's limit for a sample.
 
         Raises:
@@ -203,6 +270,7 @@ class RankGroup:
             epoch=epoch,
             delays_ns=delays_ns,
             limit_s=limit,
+            verifying=verifying,
         )
 
     def teardown(self) -> None:
@@ -213,6 +281,17 @@ class RankGroup:
         """
         self._ask("teardown", {}, self.limits.setup_s)
         self._release_memory()
+
+    def measure(self, dtype: str) -> list[dict[str, Any]]:
+        """Has every rank measure the rates of its device, all at the same time.
+
+        Raises:
+            ValueError: If the group is no baseline group.
+            RankFailure: If a rank fails, or its target measures nothing.
+        """
+        if self.role is not GroupRole.BASELINE:
+            raise ValueError(f"a group of role {self.role} measures nothing")
+        return self._ask("rates", {"dtype": dtype}, self.limits.start_s)
 
     def ping(self) -> float:
         """Asks all ranks for a sign of life; seconds that it took.
@@ -237,8 +316,11 @@ class RankGroup:
         Returns:
             The proof that its processes are gone.
         """
+        first = self._proof is None
         proof = self._end()
         self._release_memory()
+        if first:
+            self.left_behind = self._traits.settle(proof)
         with self._ending:
             self._channels.close()
             if not self._control.closed:
@@ -248,7 +330,7 @@ class RankGroup:
             self._server.forget(self.group_id)
         return proof
 
-    def __enter__(self) -> RankGroup:
+    def __enter__(self) -> Self:
         """The group itself."""
         return self
 
@@ -272,6 +354,7 @@ class RankGroup:
             name: getattr(self.limits, name)
             for name in ("memory_bytes", "shared_bytes", "file_bytes")
         }
+        limits["addresses"] = self._traits.limits_addresses
         request = {
             "do": "open",
             "group": self.group_id,
@@ -309,6 +392,7 @@ class RankGroup:
         epoch: int,
         delays_ns: Sequence[int],
         limit_s: float,
+        verifying: bool,
     ) -> Sample:
         if self.memory is None:
             raise ValueError("setup must come before a call")
@@ -323,13 +407,14 @@ class RankGroup:
             "calls": calls,
             "first_set": first_set,
             "epoch": epoch,
+            "verifying": verifying,
             "gate": self._gate,
             "deadline_ns": begin + int(limit_s * 1e9),
         }
         answers = self._ask(what, body, limit_s, each=[{"delay_ns": d} for d in delays])
         end = time.monotonic_ns()
         try:
-            seen = tuple(rank_sample(a, calls) for a in answers)
+            seen = rank_samples(answers, calls)
         except (KeyError, TypeError, ValueError) as error:
             self._fail(what, FailureKind.ERROR, None, f"a rank sent a broken sample: {error}")
         return Sample(
@@ -339,6 +424,7 @@ class RankGroup:
             ranks=seen,
             wall_ns=end - begin,
             clock_conflict=clock_conflict(seen, begin, end),
+            slack_ns=self._traits.clock_slack_ns,
         )
 
     def _ask(
@@ -401,6 +487,8 @@ class RankGroup:
                 detail.append(f"rank {writer} wrote: {last}")
         if not proof.gone:
             reason += f"; processes {', '.join(map(str, proof.left))} cannot be killed"
+        if self.left_behind:
+            reason += f"; {self.left_behind}"
         raise RankFailure(kind, rank, reason, "\n".join(detail))
 
     def _end(self) -> KillProof:

@@ -15,7 +15,7 @@ from mmap import mmap
 
 from kerneltui.targets.windows import DType, Span, TensorLayout
 
-__all__ = ["Poison", "broken_guards", "poison", "write_guards"]
+__all__ = ["Poison", "broken_guards", "canary", "poison", "poison_block", "write_guards"]
 
 Buffer = mmap | memoryview | bytearray
 
@@ -35,7 +35,7 @@ class Poison(StrEnum):
 def write_guards(buffer: Buffer, guards: Sequence[Span], key: int = 0) -> None:
     """Fills the guard bytes with the canary of `key`."""
     for guard in guards:
-        buffer[guard.offset : guard.offset + guard.nbytes] = _canary(guard, key)
+        buffer[guard.offset : guard.offset + guard.nbytes] = canary(guard, key)
 
 
 def broken_guards(buffer: Buffer, guards: Sequence[Span], key: int = 0) -> tuple[Span, ...]:
@@ -43,7 +43,7 @@ def broken_guards(buffer: Buffer, guards: Sequence[Span], key: int = 0) -> tuple
     broken: list[Span] = []
     for guard in guards:
         found = bytes(buffer[guard.offset : guard.offset + guard.nbytes])
-        expected = _canary(guard, key)
+        expected = canary(guard, key)
         if found != expected:
             changed = [i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b]
             broken.append(Span(guard.offset + changed[0], changed[-1] - changed[0] + 1))
@@ -62,14 +62,15 @@ def poison(buffer: Buffer, tensor: TensorLayout, pattern: Poison, key: int = 0) 
     if pattern is Poison.NAN:
         block = b"\xff" * min(_CHUNK_BYTES, tensor.nbytes)
     else:
-        block = _plausible(tensor.dtype, key)
+        block = poison_block(tensor.dtype, key)
     end = tensor.offset + tensor.nbytes
     for start in range(tensor.offset, end, len(block) or 1):
         stop = min(start + len(block), end)
         buffer[start:stop] = block[: stop - start]
 
 
-def _canary(guard: Span, key: int) -> bytes:
+def canary(guard: Span, key: int = 0) -> bytes:
+    """What the bytes of a guard hold."""
     # Depends on the place, so that a copy of one guard over another is seen too.
     word = (0x9E3779B97F4A7C15 * (guard.offset + 1) ^ 0xD1B54A32D192ED03 * (key + 1)) % 2**64
     block = word.to_bytes(8, "little")
@@ -77,7 +78,8 @@ def _canary(guard: Span, key: int) -> bytes:
 
 
 @lru_cache(maxsize=16)
-def _plausible(dtype: DType, key: int) -> bytes:
+def poison_block(dtype: DType, key: int) -> bytes:
+    """The plausible values of a key, to be repeated."""
     generator = random.Random(key)
     values = [generator.gauss(0.0, 1.0) for _ in range(_PLAUSIBLE_ELEMENTS)]
     if dtype is DType.BFLOAT16:  # the upper half of a float32

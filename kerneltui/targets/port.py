@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -16,12 +16,15 @@ __all__ = [
     "Build",
     "Group",
     "GroupRole",
+    "JudgePlace",
     "KillProof",
     "Limits",
     "RankExit",
+    "RankFiles",
     "RankSample",
     "Requirements",
     "Sample",
+    "SharedMemory",
     "Target",
     "Toolchain",
 ]
@@ -48,6 +51,7 @@ class Limits:
         sample_s: One sample, on top of nothing: the whole of it.
         memory_bytes: Private memory that a rank may take beyond what it has when it starts.
         shared_bytes: Further address space, for the shared buffers.
+        device_bytes: Memory of its GPU that a kernel may take beyond its buffers.
         file_bytes: Largest file that a rank may write.
     """
 
@@ -58,7 +62,40 @@ class Limits:
     sample_s: float = 10.0
     memory_bytes: int = 4 << 30
     shared_bytes: int = 8 << 30
+    device_bytes: int = 16 << 30
     file_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RankFiles:
+    """The three descriptors of one rank's buffers."""
+
+    private: int
+    symmetric: int
+    signals: int
+
+
+class SharedMemory(Protocol):
+    """The buffers of a group as descriptors that ranks can map."""
+
+    @property
+    def layout(self) -> GroupLayout:
+        """Where everything lies."""
+        ...
+
+    @property
+    def files(self) -> tuple[RankFiles, ...]:
+        """Descriptors, by rank."""
+        ...
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Private, symmetric, signals of rank 0, then of rank 1, and so on."""
+        ...
+
+    def close(self) -> None:
+        """Gives the descriptors back; may be called again."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +129,16 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True)
 class RankSample:
-    """What one rank saw of one sample. Clock readings are of CLOCK_MONOTONIC, in nanoseconds.
+    """What one rank saw of one sample, in nanoseconds.
+
+    Clock readings are of CLOCK_MONOTONIC. A GPU's are of its own timer, set so that the start gate,
+    which all ranks pass together, lies at one moment of CLOCK_MONOTONIC for all of them.
 
     Attributes:
         start_ns: Before the first call, after the gate and the rank's own delay.
-        call_ends_ns: After each call.
-        ticks_ns: The same interval by the processor's cycle counter, 0 where there is none.
+        call_ends_ns: After each call; on a GPU after the last one alone, unless asked for more.
+        ticks_ns: The same interval by another clock, 0 where there is none: the processor's cycle
+            counter, or for a GPU the clock of its host.
         cpu_ns: Processor time of all threads of the process in the interval.
         minor_faults: Page faults in the interval.
         involuntary_switches: Times the scheduler took a processor away.
@@ -130,6 +171,7 @@ class Sample:
         epoch: Epoch of the first call.
         ranks: What each rank saw.
         wall_ns: From the engine's request to the last answer, by the engine's own clock.
+        slack_ns: How far the clocks of two ranks may lie apart.
         clock_conflict: One line if clocks contradict each other (a tampered timer), else None.
     """
 
@@ -139,6 +181,7 @@ class Sample:
     ranks: tuple[RankSample, ...]
     wall_ns: int
     clock_conflict: str | None
+    slack_ns: int = 0
 
     @property
     def elapsed_ns(self) -> int:
@@ -198,6 +241,23 @@ class KillProof:
     left: tuple[int, ...]
 
 
+def _no_environment() -> dict[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class JudgePlace:
+    """Where the judge of a target makes and compares values.
+
+    Attributes:
+        device: "cpu", or "cuda": on the GPUs themselves.
+        environment: What it finds in its environment beside the short list.
+    """
+
+    device: str = "cpu"
+    environment: Mapping[str, str] = field(default_factory=_no_environment)
+
+
 class Toolchain(Protocol):
     """Builds kernels."""
 
@@ -253,8 +313,20 @@ class Group(Protocol):
         """Asks the kernel what it needs for a shape."""
         ...
 
-    def setup(self, layout: GroupLayout, runtime: Mapping[str, int]) -> None:
-        """Makes the memory of a layout and calls the kernel's `setup`."""
+    @property
+    def makes_memory(self) -> bool:
+        """True if `setup` makes the buffers itself, False if it must be given them."""
+        ...
+
+    @property
+    def granularity(self) -> int:
+        """What the files of a layout must be multiples of, in bytes."""
+        ...
+
+    def setup(
+        self, layout: GroupLayout, runtime: Mapping[str, int], memory: SharedMemory | None = None
+    ) -> None:
+        """Maps the buffers of a layout in the ranks and calls the kernel's `setup`."""
         ...
 
     def run(self, set_index: int, epoch: int, delays_ns: Sequence[int] = ()) -> Sample:
@@ -262,7 +334,13 @@ class Group(Protocol):
         ...
 
     def sample(
-        self, calls: int, first_set: int, epoch: int, delays_ns: Sequence[int] = ()
+        self,
+        calls: int,
+        first_set: int,
+        epoch: int,
+        delays_ns: Sequence[int] = (),
+        *,
+        verifying: bool = False,
     ) -> Sample:
         """Makes `calls` back-to-back calls with epochs from `epoch` on, and times them."""
         ...

@@ -1,19 +1,19 @@
 """Where every byte of a group of ranks lies.
 
-Each rank has three shared memory files. Nothing has a name in a file system: they are memfds that
-travel by descriptor.
+Each rank has three shared files. Nothing has a name in a file system: they are memfds (or, on a GPU,
+allocations with a shareable handle) that travel by descriptor.
 
 * *private*: the tensors of this rank alone. Mapped by this rank and by the judge.
 * *symmetric*: the symmetric tensors, then the window bytes that the kernel asked for. Mapped by
   all ranks of the group and by the judge. Offsets are the same on every rank.
-* *signals*: the 64-bit words that kernels use as flags. Mapped by all ranks. Zeroed once, when the
-  file is made, and never again.
+* *signals*: the 64-bit words that kernels use as flags, and behind them a line of each rank for the
+  start gate on devices. Mapped by all ranks. Zeroed once, when the file is made, and never again.
 
 Every byte of the private and symmetric file that belongs to no tensor and no window is guard: at
 least `GUARD_BYTES` on both sides of each tensor, directly at its last byte.
 
 The layout is plain data and goes through JSON unchanged; engine, ranks and judge read the same one.
-The memory itself is made in `memory`.
+The memory itself is made elsewhere: `cpu.memory`, and for GPUs in the judge.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ GUARD_BYTES = 4096
 
 _ALIGNMENT = 256
 _PAGE = mmap.PAGESIZE
-_LAYOUT_VERSION = 1
+_GATE_LINE_BYTES = 128
+_LAYOUT_VERSION = 2
 
 
 class DType(StrEnum):
@@ -185,6 +186,7 @@ class GroupLayout:
         window: The further symmetric memory of each rank, in the symmetric file.
         signal_words: 64-bit words of each rank's signal file.
         scratch_bytes: Private scratch of each rank; anonymous memory, so it has no place here.
+        granularity: Every file is a multiple of this many bytes.
         ranks: One layout per rank.
     """
 
@@ -193,6 +195,7 @@ class GroupLayout:
     window: Span
     signal_words: int
     scratch_bytes: int
+    granularity: int
     ranks: tuple[RankLayout, ...]
 
     @classmethod
@@ -207,6 +210,7 @@ class GroupLayout:
         window_bytes: int = 0,
         scratch_bytes: int = 0,
         address_shift: int = 0,
+        granularity: int = _PAGE,
     ) -> Self:
         """Places every tensor of every buffer set on every rank.
 
@@ -219,6 +223,7 @@ class GroupLayout:
             window_bytes: From the kernel's requirements.
             scratch_bytes: From the kernel's requirements.
             address_shift: Moves every tensor by this many bytes, a multiple of 256.
+            granularity: What the size of a file must be a multiple of: whole pages.
 
         Raises:
             ValueError: If a number is out of range.
@@ -229,6 +234,8 @@ class GroupLayout:
             raise ValueError("signal words, window bytes and scratch bytes cannot be negative")
         if address_shift < 0 or address_shift % _ALIGNMENT:
             raise ValueError(f"address_shift must be a multiple of 256, not {address_shift}")
+        if granularity < 1 or granularity % _PAGE:
+            raise ValueError(f"a granularity of {granularity} bytes is no number of pages")
         if not all(1 <= len(tensor.shape) <= 4 for tensor in tensors):
             raise ValueError("a tensor has 1 to 4 dimensions")
         planned: list[RankLayout] = []
@@ -266,8 +273,8 @@ class GroupLayout:
                     )
                 placed.append(tuple(row))
             window = Span(symmetric.take(window_bytes, window_bytes), window_bytes)
-            private_bytes, private_guards = private.finish()
-            symmetric_bytes, symmetric_guards = symmetric.finish()
+            private_bytes, private_guards = private.finish(granularity)
+            symmetric_bytes, symmetric_guards = symmetric.finish(granularity)
             planned.append(
                 RankLayout(
                     tuple(placed), private_bytes, symmetric_bytes, private_guards, symmetric_guards
@@ -279,13 +286,19 @@ class GroupLayout:
             window=window,
             signal_words=signal_words,
             scratch_bytes=scratch_bytes,
+            granularity=granularity,
             ranks=tuple(planned),
         )
 
     @property
+    def gate_offset(self) -> int:
+        """Where in a signal file the lines of the start gate begin, one for each rank."""
+        return _round_up(self.signal_words * 8, _GATE_LINE_BYTES)
+
+    @property
     def signal_bytes(self) -> int:
-        """Size of each rank's signal file; at least a page, since an empty one cannot be mapped."""
-        return _round_up(max(self.signal_words * 8, 1), _PAGE)
+        """Size of each rank's signal file."""
+        return _round_up(self.gate_offset + len(self.ranks) * _GATE_LINE_BYTES, self.granularity)
 
     @property
     def total_bytes(self) -> int:
@@ -312,6 +325,7 @@ class GroupLayout:
             window=Span(**data["window"]),
             signal_words=int(data["signal_words"]),
             scratch_bytes=int(data["scratch_bytes"]),
+            granularity=int(data["granularity"]),
             ranks=tuple(_rank_from_json(rank) for rank in data["ranks"]),
         )
 
@@ -339,8 +353,8 @@ class _Cursor:
             self._end += room - nbytes
         return start
 
-    def finish(self) -> tuple[int, tuple[Span, ...]]:
-        size = _round_up(self._end + GUARD_BYTES, _PAGE)
+    def finish(self, granularity: int) -> tuple[int, tuple[Span, ...]]:
+        size = _round_up(self._end + GUARD_BYTES, granularity)
         self._guards.append(Span(self._end, size - self._end))
         return size, tuple(self._guards)
 

@@ -29,7 +29,7 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("abi")
-    lines = [runtime._HARNESS.read_text(), "#include <cstddef>", 'extern "C" {']
+    lines = [runtime.harness_source(), "#include <cstddef>", 'extern "C" {']
     for name, structure in STRUCTURES.items():
         lines.append(f"size_t size_{name}() {{ return sizeof({name}); }}")
         for field, *_ in structure._fields_:
@@ -54,3 +54,4 @@ def test_versions_agree(library: ctypes.CDLL) -> None:
 def test_the_harness_is_part_of_the_package() -> None:
     folder = Path(runtime.__file__).parent
     assert {p.name for p in folder.glob("*.cpp")} == {"harness.cpp", "probe.cpp"}
+    assert (folder.parent / "harness_common.h").is_file()

@@ -552,7 +552,7 @@ build = target.toolchain.compile(kernel("signal(SIGTERM, SIG_IGN); for (;;) paus
 group = target.open_group(GroupRole.CANDIDATE, 2)
 group.load(build.library)
 group.setup(layout(), {})
-print(target.server_pid, *group.pids, target._directory, flush=True)
+print(target.server_pid, *group.pids, target._processes.directory, flush=True)
 group.run(0, 0)
 """
 

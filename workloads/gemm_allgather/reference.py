@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,13 +82,14 @@ class GemmVariant:
 
 def variant(inputs: Tensors, shape: Shape, seed: int) -> GemmVariant:
     """Draws a variant."""
-    source = generator(seed)
     a, b = inputs["A"], inputs["B"]
+    source = generator(seed, a.device.type)
+    drawn: Any = {"generator": source, "device": source.device}
     rows, reduction = a.shape
-    edited = torch.randint(0, reduction, (rows,), generator=source)
-    order = torch.randperm(rows, generator=source)
+    edited = torch.randint(0, reduction, (rows,), **drawn)
+    order = torch.randperm(rows, **drawn)
     # From the same row, so that the row keeps its magnitude and with it the scale of its errors.
-    donors = torch.randint(0, reduction, (rows,), generator=source)
+    donors = torch.randint(0, reduction, (rows,), **drawn)
     return GemmVariant(
         rows=order,
         edited=edited,
@@ -113,6 +115,16 @@ Ranks = list[dict[str, Tensor]]
 
 def _everywhere(call: MutantCall, c: Tensor) -> Ranks:
     return [{"C": c} for _ in call.owned]
+
+
+def _operands(call: MutantCall) -> tuple[Tensor, Tensor]:
+    """A and B in the type that sums are kept in."""
+    return call.inputs["A"].float(), call.inputs["B"].float()
+
+
+def _product(call: MutantCall, c: Tensor) -> Ranks:
+    """A product in any type, as a kernel would store it."""
+    return _everywhere(call, c.to(call.outputs["C"].dtype))
 
 
 def _zeros(call: MutantCall) -> Ranks:
@@ -169,14 +181,14 @@ def _one_rank_right(call: MutantCall) -> Ranks:
 
 
 def _part_of_sum(call: MutantCall) -> Ranks:
-    a, b = call.inputs["A"], call.inputs["B"]
+    a, b = _operands(call)
     kept = max(1, a.shape[1] // 8)
-    return _everywhere(call, (a[:, :kept] @ b[:kept]) * (a.shape[1] / kept))
+    return _product(call, (a[:, :kept] @ b[:kept]) * (a.shape[1] / kept))
 
 
 def _last_slice(call: MutantCall) -> Ranks:
-    a, b = call.inputs["A"], call.inputs["B"]
-    return _everywhere(call, a[:, :-1] @ b[:-1])
+    a, b = _operands(call)
+    return _product(call, a[:, :-1] @ b[:-1])
 
 
 def _half_rows(call: MutantCall) -> Ranks:
@@ -187,22 +199,24 @@ def _half_rows(call: MutantCall) -> Ranks:
 
 def _half_accumulator(call: MutantCall) -> Ranks:
     """Sums in float16, in steps of 16 along K."""
-    a, b = call.inputs["A"], call.inputs["B"]
+    a, b = _operands(call)
     total = torch.zeros_like(call.outputs["C"], dtype=torch.float16)
     for k in range(0, a.shape[1], 16):
         total = (total.float() + a[:, k : k + 16] @ b[k : k + 16]).half()
-    return _everywhere(call, total.to(call.outputs["C"].dtype))
+    return _product(call, total)
 
 
 def _short_mantissa(call: MutantCall) -> Ranks:
-    """Operands with the 10 mantissa bits of TF32."""
-    a, b = (_tf32(call.inputs[name]) for name in ("A", "B"))
-    return _everywhere(call, a @ b)
+    """Operands of the next shorter type: TF32 has 10 bits of mantissa, the longer 8-bit float 3."""
+    kept = 10 if call.inputs["A"].dtype is torch.float32 else 3
+    a, b = (_shortened(values, 23 - kept) for values in _operands(call))
+    return _product(call, a @ b)
 
 
-def _tf32(values: Tensor) -> Tensor:
-    bits = values.contiguous().view(torch.int32)
-    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+def _shortened(values: Tensor, bits: int) -> Tensor:
+    """Values rounded by so many bits of their mantissa."""
+    half, mask = 1 << (bits - 1), (1 << bits) - 1
+    return ((values.contiguous().view(torch.int32) + half) & ~mask).view(torch.float32)
 
 
 def _last_row(call: MutantCall) -> Ranks:
@@ -232,7 +246,7 @@ MUTANTS: dict[str, Callable[[MutantCall], Ranks]] = {
     "last slice of K dropped": _last_slice,
     "half of the rows": _half_rows,
     "float16 accumulator": _half_accumulator,
-    "TF32 operands": _short_mantissa,
+    "operands of a shorter type": _short_mantissa,
     "last row untouched": _last_row,
     "last column untouched": _last_column,
 }
@@ -246,25 +260,25 @@ def _rounded(call: MutantCall) -> Ranks:
 
 
 def _reversed_sum(call: MutantCall) -> Ranks:
-    a, b = call.inputs["A"].flip(1), call.inputs["B"].flip(0)
-    return _everywhere(call, a.contiguous() @ b.contiguous())
+    a, b = _operands(call)
+    return _product(call, a.flip(1).contiguous() @ b.flip(0).contiguous())
 
 
 def _split_sum(call: MutantCall) -> Ranks:
-    a, b = call.inputs["A"], call.inputs["B"]
+    a, b = _operands(call)
     parts = [
         a[:, k : k + 32].contiguous() @ b[k : k + 32].contiguous() for k in range(0, a.shape[1], 32)
     ]
-    return _everywhere(call, torch.stack(parts).sum(0))
+    return _product(call, torch.stack(parts).sum(0))
 
 
 def _one_by_one(call: MutantCall) -> Ranks:
     """Adds one product after the other, each rounded: the worst honest order."""
-    a, b = call.inputs["A"], call.inputs["B"]
-    c = torch.zeros_like(call.outputs["C"])
+    a, b = _operands(call)
+    c = torch.zeros_like(call.outputs["C"], dtype=torch.float32)
     for k in range(a.shape[1]):
         c += a[:, k, None] * b[None, k]
-    return _everywhere(call, c)
+    return _product(call, c)
 
 
 HONEST: dict[str, Callable[[MutantCall], Ranks]] = {

@@ -1,41 +1,13 @@
-/* The timing harness: trusted code that is loaded into every rank before the kernel.
+/* The timing harness of the CPU; what all harnesses share stands before this text.
  *
- * It never looks up a symbol of the kernel: it gets the address of `run` and calls it. It is linked
- * with immediate binding, so that the clock functions are resolved before any kernel is loaded.
+ * It is linked with immediate binding, so that the clock functions are resolved before any kernel is
+ * loaded.
  */
-#include <atomic>
-#include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <exception>
-#include <new>
-
-#include <sched.h>
-#include <sys/resource.h>
-#include <time.h>
 #if defined(__x86_64__)
 #include <x86intrin.h>
 #endif
 
-#include "kerneltui/kernel.h"
-
 namespace {
-
-constexpr int kSpinsBeforeYield = 20000; /* about 50 to 100 us; then give the core to a late rank */
-
-/* One per rank in the control page, on cache lines of its own. The engine reads it when a rank hangs. */
-struct alignas(128) Slot {
-    std::atomic<uint64_t> gate;
-    std::atomic<uint64_t> begun;    /* epoch of the call that began last, plus one */
-    std::atomic<uint64_t> finished; /* epoch of the call that finished last, plus one */
-};
-static_assert(sizeof(Slot) == 128, "the engine reads slots of 128 bytes");
-
-uint64_t now_ns() {
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
-}
 
 uint64_t ticks() {
 #if defined(__x86_64__)
@@ -46,14 +18,6 @@ uint64_t ticks() {
     return value;
 #else
     return 0;
-#endif
-}
-
-void relax() {
-#if defined(__x86_64__)
-    _mm_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
 #endif
 }
 
@@ -101,19 +65,6 @@ int ht_gemm(void *self, int64_t m, int64_t n, int64_t k, const void *a, int64_t 
     return 3;
 }
 
-struct ht_failure {
-    char text[1024];
-    uint32_t set;
-};
-
-/* The kt_context.fail: keeps the first reason. */
-void ht_fail(void *self, const char *reason) {
-    ht_failure *failure = static_cast<ht_failure *>(self);
-    if (failure->set || !reason) return;
-    failure->set = 1;
-    std::snprintf(failure->text, sizeof failure->text, "%s", reason);
-}
-
 struct ht_sample {
     /* in */
     int (*run)(void *, uint32_t, uint64_t, void *);
@@ -140,36 +91,13 @@ struct ht_sample {
     uint64_t failed_call; /* which call failed */
 };
 
-enum { HT_DONE = 0, HT_RETURNED = 1, HT_THREW = 2, HT_NO_MEMORY = 3, HT_LATE = 4 };
-
 static int pass_gate(ht_sample *s) {
-    Slot *slots = static_cast<Slot *>(s->control);
-    slots[s->rank].gate.store(s->gate, std::memory_order_release);
-    int spins = 0;
-    for (uint32_t r = 0; r < s->ranks; ++r) {
-        while (slots[r].gate.load(std::memory_order_acquire) < s->gate) {
-            if (++spins < kSpinsBeforeYield) {
-                relax();
-            } else {
-                sched_yield();
-                if (now_ns() > s->deadline_ns) {
-                    s->late_rank = r;
-                    return HT_LATE;
-                }
-            }
-        }
-    }
+    if (!meet(s->control, s->rank, s->ranks, s->gate, s->deadline_ns, &s->late_rank)) return HT_LATE;
     if (s->delay_ns) {
         const uint64_t until = now_ns() + s->delay_ns;
         while (now_ns() < until) relax();
     }
     return HT_DONE;
-}
-
-static uint64_t process_cpu_ns() {
-    timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
 }
 
 int ht_take_sample(ht_sample *s, ht_failure *failure) {
@@ -185,25 +113,12 @@ int ht_take_sample(ht_sample *s, ht_failure *failure) {
     uint32_t set = s->first_set;
     for (uint64_t i = 0; i < s->calls; ++i) {
         slot.begun.store(s->epoch + i + 1, std::memory_order_relaxed);
-        try {
-            s->code = s->run(s->state, set, s->epoch + i, nullptr);
-        } catch (const std::bad_alloc &) {
-            s->failed_call = i;
-            return HT_NO_MEMORY;
-        } catch (const std::exception &error) {
-            ht_fail(failure, error.what());
-            s->failed_call = i;
-            return HT_THREW;
-        } catch (...) {
-            ht_fail(failure, "something that is no std::exception");
-            s->failed_call = i;
-            return HT_THREW;
-        }
+        const int result = guarded([&] { return s->run(s->state, set, s->epoch + i, nullptr); }, &s->code, failure);
         s->ends_ns[i] = now_ns();
         slot.finished.store(s->epoch + i + 1, std::memory_order_relaxed);
-        if (s->code) {
+        if (result != HT_DONE) {
             s->failed_call = i;
-            return HT_RETURNED;
+            return result;
         }
         if (++set == s->sets) set = 0;
     }
@@ -213,38 +128,6 @@ int ht_take_sample(ht_sample *s, ht_failure *failure) {
     s->minor_faults = after.ru_minflt - before.ru_minflt;
     s->involuntary_switches = after.ru_nivcsw - before.ru_nivcsw;
     return HT_DONE;
-}
-
-/* Calls setup or teardown of a kernel with the same care for what it throws. */
-int ht_setup(int (*setup)(const kt_context *, void **), const kt_context *context, void **state, int *code,
-             ht_failure *failure) {
-    try {
-        *code = setup(context, state);
-    } catch (const std::bad_alloc &) {
-        return HT_NO_MEMORY;
-    } catch (const std::exception &error) {
-        ht_fail(failure, error.what());
-        return HT_THREW;
-    } catch (...) {
-        ht_fail(failure, "something that is no std::exception");
-        return HT_THREW;
-    }
-    return *code ? HT_RETURNED : HT_DONE;
-}
-
-int ht_teardown(int (*teardown)(void *), void *state, int *code, ht_failure *failure) {
-    try {
-        *code = teardown(state);
-    } catch (const std::bad_alloc &) {
-        return HT_NO_MEMORY;
-    } catch (const std::exception &error) {
-        ht_fail(failure, error.what());
-        return HT_THREW;
-    } catch (...) {
-        ht_fail(failure, "something that is no std::exception");
-        return HT_THREW;
-    }
-    return *code ? HT_RETURNED : HT_DONE;
 }
 
 /* Cycles of the counter per second, over `span_ns` of CLOCK_MONOTONIC; 0 where there is no counter. */

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kerneltui.targets.cpu.landlock import LandlockRules, restrict
-from kerneltui.targets.cpu.seccomp import install
+from kerneltui.targets.cpu.seccomp import Denied, install
 from kerneltui.targets.processes import children_of, descendants, kill_process
 
 __all__ = ["GRACE_S", "main"]
@@ -80,7 +80,7 @@ def _become(command: list[str], rules: dict[str, Any], libc: ctypes.CDLL) -> Non
         )
     )
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    install(network_only=True)
+    install(Denied.SOCKETS)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED)
     os.execvp(command[0], command)
 

@@ -7,24 +7,15 @@ import fcntl
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from kerneltui.targets.errors import MemoryFailure
+from kerneltui.targets.port import RankFiles
 from kerneltui.targets.windows import GroupLayout, TensorLayout
 
-__all__ = ["GroupMemory", "RankFiles"]
-
-
-@dataclass(frozen=True, slots=True)
-class RankFiles:
-    """The three descriptors of one rank."""
-
-    private: int
-    symmetric: int
-    signals: int
+__all__ = ["GroupMemory"]
 
 
 class GroupMemory:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import tempfile
-import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from kerneltui.targets.client import ForkServerClient
+from kerneltui.targets.cpu.memory import GroupMemory
 from kerneltui.targets.cpu.toolchain import CpuToolchain
-from kerneltui.targets.errors import FailureKind, RankFailure, ServerFailure
-from kerneltui.targets.group import RankGroup
+from kerneltui.targets.group import GroupTraits, RankGroup
 from kerneltui.targets.locks import MachineLock
-from kerneltui.targets.port import GroupRole, Limits
+from kerneltui.targets.port import GroupRole, JudgePlace, Limits
+from kerneltui.targets.ranks import HARNESS_COMMON, RankProcesses
 
-__all__ = ["CpuTarget"]
+__all__ = ["CpuTarget", "harness_source"]
 
 WORKER_ENTRY = "kerneltui.evaluation.worker:main"
-_SERVER_START_S = 180.0  # importing torch takes 2 s on a quiet machine
 _HARNESS = Path(__file__).parent / "harness.cpp"
 # The server must have one thread; OpenBLAS inside numpy starts more when it is loaded.
 _ENVIRONMENT = {
@@ -28,6 +24,11 @@ _ENVIRONMENT = {
     "OMP_DYNAMIC": "FALSE",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
+
+
+def harness_source() -> str:
+    """The text of the timing harness."""
+    return HARNESS_COMMON.read_text() + _HARNESS.read_text()
 
 
 class CpuTarget:
@@ -58,11 +59,9 @@ class CpuTarget:
         self.cache = cache
         self.lock = lock or MachineLock()
         self.toolchain = CpuToolchain(cache / "builds", lock=self.lock)
-        self._server: ForkServerClient | None = None
-        self._directory: Path | None = None
-        self._groups: dict[str, RankGroup] = {}
-        self._numbers = itertools.count(1)
-        self._changing = threading.Lock()
+        self._processes = RankProcesses(
+            WORKER_ENTRY, _ENVIRONMENT, GroupTraits(make_memory=GroupMemory.create)
+        )
         self._level: str | None = None
 
     @property
@@ -75,9 +74,14 @@ class CpuTarget:
         """True if ranks keep to cores of their own, where there are enough."""
         return self._pin
 
+    @property
+    def judge_place(self) -> JudgePlace:
+        """Where the judge works."""
+        return JudgePlace()
+
     def threads_per_rank(self, ranks: int) -> int:
         """CPU threads of one rank: cores over ranks, at least one."""
-        return max(1, self.cores // ranks)
+        return max(1, self.cores // max(1, ranks))
 
     @property
     def sandbox_level(self) -> str:
@@ -94,7 +98,7 @@ class CpuTarget:
         Raises:
             ServerFailure: If the target is not started.
         """
-        return self._running().pid
+        return self._processes.pid
 
     def start(self) -> None:
         """Starts the fork server and returns at once; torch is imported meanwhile.
@@ -102,24 +106,15 @@ class CpuTarget:
         From the main thread, if the kernel shall end the server with this process (see
         `ForkServerClient.start`).
         """
-        if self._server is not None:
-            return
-        self._directory = Path(tempfile.mkdtemp(prefix="kerneltui-ranks-"))
-        server = ForkServerClient(WORKER_ENTRY, self._directory, _ENVIRONMENT)
-        server.start()
-        self._server = server
+        self._processes.start()
 
     def close(self) -> None:
         """Ends all groups, the fork server, and everything that is left under it."""
-        with self._changing:
-            groups, self._groups = list(self._groups.values()), {}
-        for group in groups:
-            group.close()
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self._processes.close()
 
-    def open_group(self, role: GroupRole, ranks: int, *, limits: Limits | None = None) -> RankGroup:
+    def open_group(
+        self, role: GroupRole, ranks: int, *, limits: Limits | None = None
+    ) -> RankGroup[GroupMemory]:
         """Starts a group of ranks and waits until all are ready and confined.
 
         Raises:
@@ -127,39 +122,18 @@ class CpuTarget:
             ServerFailure: If there is no fork server.
             CompileFailure: If the timing harness does not build here.
         """
-        if ranks < 1:
-            raise ValueError(f"{ranks} ranks")
-        server = self._running()
         limits = limits or Limits()
-        harness = self.toolchain.compile(_HARNESS.read_text())
-        server.wait_ready(_SERVER_START_S)
-        assert self._directory is not None
-        group_id = f"{role}-{next(self._numbers)}"
-        try:
-            group = RankGroup(
-                server,
-                group_id,
-                role,
-                ranks,
-                limits=limits,
-                directory=self._directory / group_id,
-                options={
-                    "threads": self.threads_per_rank(ranks),
-                    "cpus": self._shares(ranks),
-                    "confine": self._confine,
-                    "harness": str(harness.library.resolve()),
-                    "readable": [str(self.cache.resolve())],
-                    "gloo_timeout_s": limits.start_s,
-                },
-            )
-        except RankFailure as failure:
-            raise RankFailure(
-                FailureKind.START, failure.rank, f"cannot start: {failure.reason}", failure.detail
-            ) from failure
+        harness = self.toolchain.compile(harness_source())
+        options = {
+            "threads": self.threads_per_rank(ranks),
+            "cpus": self._shares(ranks),
+            "confine": self._confine,
+            "harness": str(harness.library.resolve()),
+            "readable": [str(self.cache.resolve())],
+            "gloo_timeout_s": limits.start_s,
+        }
+        group = self._processes.open(role, ranks, limits, options)
         self._level = group.sandbox_level
-        with self._changing:
-            self._groups = {k: g for k, g in self._groups.items() if g.alive}
-            self._groups[group_id] = group
         return group
 
     def __enter__(self) -> Self:
@@ -176,14 +150,9 @@ class CpuTarget:
         """Closes."""
         self.close()
 
-    def _running(self) -> ForkServerClient:
-        if self._server is None:
-            raise ServerFailure("the CPU target is not started")
-        return self._server
-
     def _shares(self, ranks: int) -> list[list[int]]:
         """Cores of each rank; empty if ranks are not to be pinned, or there are too few cores."""
-        share = self.cores // ranks
+        share = self.cores // max(1, ranks)
         if not self._pin or share < 1:
             return []
         return [self._cpus[r * share : (r + 1) * share] for r in range(ranks)]

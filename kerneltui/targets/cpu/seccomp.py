@@ -11,9 +11,10 @@ import os
 import platform
 import struct
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
-__all__ = ["install", "seccomp_available"]
+__all__ = ["Denied", "install", "seccomp_available"]
 
 _LOAD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
 _RET_ALLOW, _RET_ERRNO, _RET_KILL = 0x7FFF0000, 0x00050000, 0x80000000
@@ -23,6 +24,16 @@ _FLAG_TSYNC, _FLAG_SPEC_ALLOW = 1, 4
 _CLONE_THREAD = 0x00010000
 _X32_BIT = 0x40000000
 _PR_SET_PDEATHSIG = 1
+
+
+class Denied(Enum):
+    """What a filter denies."""
+
+    ALL = "all"
+    """Everything that a rank has no use for."""
+    ALL_BUT_SOCKETS = "all but sockets"
+    SOCKETS = "sockets"
+    """New sockets and nothing else, for compilers, which start programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +123,7 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "setrlimit": (160, 164),
 }
 _NETWORK = ("socket",)
+_SOCKETS = ("socket", "socketpair", "connect", "bind", "listen", "accept", "accept4")
 _CLONE, _CLONE3, _KILL, _TGKILL, _PRLIMIT, _PRCTL = (
     (56, 220),
     (435, 435),
@@ -127,11 +139,11 @@ def seccomp_available() -> bool:
     return platform.machine() in _MACHINES and Path("/proc/sys/kernel/seccomp").exists()
 
 
-def install(*, network_only: bool = False) -> bool:
+def install(denied: Denied = Denied.ALL) -> bool:
     """Installs the filter on all threads of this process. `no_new_privs` must be set.
 
     Args:
-        network_only: Denies new sockets and nothing else, for compilers, which start programs.
+        denied: What.
 
     Returns:
         False if this machine has no filters.
@@ -142,7 +154,10 @@ def install(*, network_only: bool = False) -> bool:
     if not seccomp_available():
         return False
     machine = _MACHINES[platform.machine()]
-    program = _network_filter(machine) if network_only else _rank_filter(machine)
+    if denied is Denied.SOCKETS:
+        program = _network_filter(machine)
+    else:
+        program = _rank_filter(machine, sockets=denied is Denied.ALL_BUT_SOCKETS)
     code = ctypes.create_string_buffer(program, len(program))
     header = ctypes.create_string_buffer(
         struct.pack("@HxxxxxxP", len(program) // 8, ctypes.addressof(code))
@@ -157,11 +172,13 @@ def install(*, network_only: bool = False) -> bool:
     raise OSError(error, f"seccomp: {os.strerror(error)}")
 
 
-def _rank_filter(machine: _Machine) -> bytes:
+def _rank_filter(machine: _Machine, *, sockets: bool) -> bytes:
     me = os.getpid()
     deny = _RET_ERRNO | errno.EPERM
     steps = _prologue(machine)
     for name in _CALLS:
+        if sockets and name in _SOCKETS:
+            continue
         steps += _refuse(_CALLS[name][machine.columns], deny)
     # glibc falls back to clone, whose flags a filter can read.
     steps += _refuse(_CLONE3[machine.columns], _RET_ERRNO | errno.ENOSYS)

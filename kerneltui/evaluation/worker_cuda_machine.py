@@ -1,0 +1,382 @@
+"""What a rank has on a GPU: mapped device memory, streams, cuBLAS, NCCL, and the device's clock."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from kerneltui.evaluation import worker_abi as abi
+from kerneltui.evaluation.worker_cuda_baselines import CUDA_BASELINES, CudaProblem
+from kerneltui.evaluation.worker_cuda_nccl import Nccl, NcclFace
+from kerneltui.evaluation.worker_cuda_rates import measure_rates
+from kerneltui.evaluation.worker_kernel import (
+    BaselineCall,
+    CHarness,
+    KernelError,
+    SampleCall,
+    address_of,
+)
+from kerneltui.evaluation.worker_memory import RankMemory
+from kerneltui.model.workload import Role
+from kerneltui.targets.cuda import driver
+from kerneltui.targets.cuda.packages import Nccl as NcclHeader
+from kerneltui.targets.errors import FailureKind
+from kerneltui.targets.windows import DType, GroupLayout
+
+__all__ = [
+    "CudaMachine",
+    "CudaSampleArguments",
+    "CudaVendorSelf",
+    "Device",
+    "DeviceMapper",
+    "Outputs",
+]
+
+_pointer = ctypes.c_void_p
+_u32, _u64 = ctypes.c_uint32, ctypes.c_uint64
+
+_CUDA, _HUNG, _UNSETTLED = 5, 6, 7  # of the harness, after those that all targets have
+_PATIENCE_NS = 50_000_000
+_SIDE_STREAMS = 16
+_OUT_OF_MEMORY = 2
+_HINTS = {
+    1: "an argument of a CUDA call is wrong; so is asking for more shared memory than there is",
+    2: "the GPU has no memory left",
+    98: "a kernel was not compiled for this GPU",
+    209: "a kernel was not compiled for this GPU",
+    700: "a kernel read or wrote at an illegal address",
+    701: "a launch asks for too many threads, registers or too much shared memory",
+    702: "a kernel ran longer than the GPU allows",
+    716: "a kernel read or wrote at a misaligned address",
+    719: "a kernel broke off on the GPU",
+}
+
+
+class Device(ctypes.Structure):
+    """ht_device of the harness."""
+
+    _fields_ = (
+        ("stream", _pointer),
+        ("own", _pointer),
+        ("board", _pointer),
+        ("sum", _pointer),
+        ("side_count", _u32),
+        ("side", _pointer * _SIDE_STREAMS),
+    )
+
+
+class _Handle(ctypes.Structure):
+    _fields_ = (("stream", _pointer), ("handle", _pointer))
+
+
+class CudaVendorSelf(ctypes.Structure):
+    """ht_vendor of the harness."""
+
+    _fields_ = (
+        ("create", _pointer),
+        ("set_stream", _pointer),
+        ("set_workspace", _pointer),
+        ("gemm", _pointer),
+        ("dtype", ctypes.c_int32),
+        ("handle_count", ctypes.c_int32),
+        ("handles", _Handle * 8),
+    )
+
+
+class Outputs(ctypes.Structure):
+    """ht_outputs of the harness."""
+
+    _fields_ = (("bytes", _pointer), ("count", _u64))
+
+
+class CudaSampleArguments(abi.SampleArguments):
+    """ht_sample of the harness for GPUs."""
+
+    _fields_ = (
+        ("device", _pointer),
+        ("gates", _pointer),
+        ("outputs", _pointer),
+        ("output_count", _u32),
+        ("verifying", _u32),
+        ("patience_ns", _u64),
+        ("gate_ns", _u64),
+        ("go_ns", _u64),
+        ("end_count", _u64),
+    )
+
+
+class DeviceMapper:
+    """Maps shared device memory for one device.
+
+    Args:
+        device: Whose kernels use it.
+        harness: Makes scratch memory.
+    """
+
+    def __init__(self, device: int, harness: CHarness) -> None:
+        self._device = device
+        self._library = harness.library
+        self._mapped: list[driver.Mapping] = []
+        self._scratch: list[int] = []
+
+    def map(self, nbytes: int, descriptor: int) -> int:
+        """Maps an allocation, of this device or of a peer."""
+        try:
+            mapping = driver.map_shared(descriptor, nbytes, (self._device,))
+        except driver.DriverError as error:
+            raise OSError(str(error)) from error
+        self._mapped.append(mapping)
+        return mapping.address
+
+    def scratch(self, nbytes: int) -> int:
+        """Makes device memory."""
+        place = self._library.ht_allocate(_u64(nbytes))
+        if not place:
+            raise OSError(f"the GPU has no room for {-(-nbytes // (1 << 20))} MiB of scratch")
+        self._scratch.append(place)
+        return place
+
+    def close(self) -> None:
+        """Unmaps everything."""
+        for mapping in self._mapped:
+            mapping.close()
+        for place in self._scratch:
+            self._library.ht_release(_pointer(place))
+        self._mapped, self._scratch = [], []
+
+
+class CudaMachine:
+    """The `Machine` of a rank on a GPU.
+
+    Args:
+        harness: The built harness, loaded.
+        rank: Of this process.
+        ranks: How many there are.
+        devices: The GPU of each rank.
+        control: Address of the control page.
+        threads: CPU threads that the rank may use.
+        device_bytes: Memory that a kernel may take beyond its buffers.
+        nccl_header: NCCL's header that kernels are compiled against, or None.
+        seal: Takes from the process what only connecting needs.
+
+    Raises:
+        KernelError: If the device cannot be used.
+    """
+
+    def __init__(
+        self,
+        harness: CHarness,
+        rank: int,
+        ranks: int,
+        *,
+        devices: Sequence[int],
+        control: int,
+        threads: int,
+        device_bytes: int,
+        nccl_header: NcclHeader | None,
+        seal: Callable[[], None],
+    ) -> None:
+        self.harness = harness
+        self.threads = threads
+        self._rank, self._ranks = rank, ranks
+        self._devices = tuple(devices)
+        self._control = control
+        self._device_bytes = device_bytes
+        self._seal: Callable[[], None] | None = seal
+        self._memory: RankMemory | None = None
+        self._free = 0
+        library = harness.library
+        library.ht_free_bytes.restype = _u64
+        library.ht_allocate.restype = _pointer
+        self.device = Device()
+        code = ctypes.c_int32()
+        result = library.ht_open_device(
+            self._devices[rank],
+            ctypes.byref(self.device),
+            ctypes.byref(harness.failure),
+            ctypes.byref(code),
+        )
+        self._check(result, code.value)
+        self._nccl = Nccl(rank, ranks, harness.failure, nccl_header)
+        self._vendor_self = _vendor()
+        self._vendor = abi.Vendor(address_of(library.ht_gemm), ctypes.addressof(self._vendor_self))
+        self._host = abi.Host(
+            all_gather=address_of(library.ht_all_gather),
+            barrier=address_of(library.ht_barrier),
+            self=ctypes.addressof(self._nccl.face),
+        )
+
+    @property
+    def nccl(self) -> NcclFace:
+        """What the harness knows of NCCL."""
+        return self._nccl.face
+
+    def map(self, layout: GroupLayout, rank: int, descriptors: Sequence[int]) -> RankMemory:
+        """Maps the buffers of a rank, and those that its peers share."""
+        if self._seal is not None:
+            self._seal()
+            self._seal = None
+        mapper = DeviceMapper(self._devices[rank], self.harness)
+        try:
+            self._memory = RankMemory(layout, rank, descriptors, mapper)
+        except OSError as error:
+            raise KernelError(str(error), FailureKind.OUT_OF_MEMORY) from error
+        self._free = self.harness.library.ht_free_bytes()
+        return self._memory
+
+    def equip(self, context: abi.Context, dtype: DType, needs: abi.Requirements) -> list[Any]:
+        """Puts streams, vendor, host and fail into a context."""
+        if needs.side_streams > _SIDE_STREAMS:
+            raise KernelError(f"{needs.side_streams} side streams; there are {_SIDE_STREAMS}")
+        code = ctypes.c_int32()
+        result = self.harness.library.ht_side_streams(
+            ctypes.byref(self.device),
+            _u32(needs.side_streams),
+            ctypes.byref(self.harness.failure),
+            ctypes.byref(code),
+        )
+        self._check(result, code.value)
+        self._vendor_self.dtype = abi.DTYPE_CODES[dtype]
+        context.vendor = ctypes.pointer(self._vendor)
+        context.host = ctypes.pointer(self._host)
+        context.stream = self.device.stream
+        context.side_streams = ctypes.addressof(self.device) + Device.side.offset
+        context.fail = address_of(self.harness.library.ht_fail)
+        context.fail_self = ctypes.addressof(self.harness.failure)
+        return []
+
+    def after_setup(self) -> None:
+        """Looks at errors that setup left, and at the memory that it took."""
+        code = ctypes.c_int32()
+        self.harness.failure.set = 0
+        result = self.harness.library.ht_synchronize(
+            ctypes.byref(self.harness.failure), ctypes.byref(code)
+        )
+        self._check(result, code.value)
+        taken = self._free - int(self.harness.library.ht_free_bytes())
+        if taken > self._device_bytes:
+            raise KernelError(
+                f"kerneltui_setup took {taken >> 20} MiB of GPU memory beyond its buffers, "
+                f"{self._device_bytes >> 20} MiB are allowed",
+                FailureKind.OUT_OF_MEMORY,
+            )
+
+    def baseline_needs(self, name: str) -> abi.Requirements:
+        """What a trusted implementation asks for."""
+        if name not in CUDA_BASELINES:
+            known = ", ".join(sorted(CUDA_BASELINES))
+            raise KernelError(f"no baseline {name!r} on GPUs; there are {known}")
+        return abi.Requirements(
+            abi_version=abi.ABI_VERSION, host_collectives=CUDA_BASELINES[name].collectives
+        )
+
+    def baseline(self, name: str, memory: RankMemory) -> BaselineCall:
+        """Sets a trusted implementation up."""
+        torch.cuda.set_device(self._devices[self._rank])
+        library = self.harness.library
+        problem = CudaProblem(
+            memory,
+            rank=self._rank,
+            ranks=self._ranks,
+            stream=torch.cuda.ExternalStream(int(self.device.stream)),
+            all_gather=abi.GatherFunction(address_of(library.ht_all_gather)),
+            collectives=self._host.self,
+        )
+        return CUDA_BASELINES[name].setup(problem)
+
+    def sample(self, request: Mapping[str, Any], call: SampleCall) -> dict[str, Any]:
+        """Makes calls and times them."""
+        calls, layout, memory = int(request["calls"]), call.layout, self._memory
+        assert memory is not None
+        ends = (_u64 * calls)()
+        gates = (_pointer * self._ranks)(*(s + layout.gate_offset for s in memory.signals))
+        outputs = self._outputs(memory)
+        per_set = len(outputs) // layout.sets
+        arguments = CudaSampleArguments(
+            run=call.run,
+            state=call.state,
+            control=self._control,
+            rank=self._rank,
+            ranks=self._ranks,
+            sets=layout.sets,
+            first_set=request["first_set"],
+            calls=calls,
+            epoch=request["epoch"],
+            gate=request["gate"],
+            delay_ns=request["delay_ns"],
+            deadline_ns=request["deadline_ns"],
+            ends_ns=ctypes.addressof(ends),
+            device=ctypes.addressof(self.device),
+            gates=ctypes.addressof(gates),
+            outputs=ctypes.addressof(outputs),
+            output_count=per_set,
+            verifying=int(bool(request["verifying"])),
+            patience_ns=_PATIENCE_NS,
+        )
+        self._check(self.harness.sample(arguments), arguments.code)
+        return {
+            "start_ns": arguments.start_ns,
+            "ends_ns": list(ends[: arguments.end_count]),
+            "gate_ns": arguments.gate_ns,
+            "go_ns": arguments.go_ns,
+            "ticks_ns": arguments.ticks,
+            "cpu_ns": arguments.cpu_ns,
+            "minor_faults": arguments.minor_faults,
+            "involuntary_switches": arguments.involuntary_switches,
+        }
+
+    def special(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Meets and connects the ranks; measures rates."""
+        match message["do"]:
+            case "meet":
+                return {"meeting": self._nccl.meeting()}
+            case "connect":
+                word = self.harness.library.ht_allocate(_u64(4))
+                self._nccl.connect(message["meeting"], word)
+                return {}
+            case "rates":
+                return measure_rates(self._devices, self._rank, str(message["dtype"]))
+            case other:
+                raise KernelError(f"unknown request {other!r}")
+
+    def _outputs(self, memory: RankMemory) -> ctypes.Array[Outputs]:
+        """The outputs of this rank, as many for each buffer set."""
+        found = [
+            Outputs(memory.address(tensor), tensor.nbytes)
+            for row in memory.layout.ranks[self._rank].sets
+            for tensor in row
+            if tensor.role is not Role.INPUT
+        ]
+        return (Outputs * max(1, len(found)))(*found)
+
+    def _check(self, result: int, code: int) -> None:
+        """Raises what a result of the harness means that only GPUs have."""
+        if result == _HUNG:
+            raise KernelError("the GPU did not finish the calls in time", FailureKind.HANG)
+        if result == _UNSETTLED:
+            raise KernelError(
+                "the outputs changed after everything on the stream had run: a stream is not joined, "
+                "or run does not wait for what its peers store"
+            )
+        if result == _CUDA:
+            hint = f": {_HINTS[code]}" if code in _HINTS else ""
+            kind = FailureKind.OUT_OF_MEMORY if code == _OUT_OF_MEMORY else FailureKind.ERROR
+            raise KernelError(f"{self.harness.reason}{hint}", kind)
+
+
+def _vendor() -> CudaVendorSelf:
+    major = str(torch.version.cuda).partition(".")[0]
+    try:
+        library = ctypes.CDLL(f"libcublas.so.{major}", mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    except OSError as error:
+        raise KernelError(f"no cuBLAS: {error}") from error
+    return CudaVendorSelf(
+        create=address_of(library.cublasCreate_v2),
+        set_stream=address_of(library.cublasSetStream_v2),
+        set_workspace=address_of(library.cublasSetWorkspace_v2),
+        gemm=address_of(library.cublasGemmEx),
+    )

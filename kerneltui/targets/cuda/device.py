@@ -1,0 +1,206 @@
+"""The GPUs of this machine as the management library shows them: what they are, who uses them.
+
+Nothing here makes a CUDA context. Devices are counted as CUDA counts them under `VISIBLE`, in the order
+of the bus, which every child process is told to use too.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kerneltui.targets.errors import TargetError
+
+__all__ = [
+    "DEVICE_ENVIRONMENT",
+    "VISIBLE",
+    "DeviceUse",
+    "GpuDevice",
+    "Gpus",
+    "MemoryWatch",
+    "device_environment",
+]
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""The variable by which the user chooses GPUs."""
+
+DEVICE_ENVIRONMENT = {
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    # Multicast over NVLink can put the GPUs of a shared host out of service.
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
+"""What every process that may use a GPU finds in its environment."""
+
+_SLACK_BYTES = 256 << 20
+_PATIENCE_S = 30.0
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDevice:
+    """What a GPU is: its name, its memory in bytes, compute capability, driver."""
+
+    index: int
+    name: str
+    memory_bytes: int
+    capability: tuple[int, int]
+    driver: str
+
+    @property
+    def arch(self) -> str:
+        """Its architecture as compilers name it, such as "sm_90a"."""
+        major, minor = self.capability
+        # Instructions of one generation alone have names of their own from Hopper on.
+        return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+
+    def items(self) -> dict[str, str]:
+        """The same as text, for the record of an evaluation."""
+        return {
+            f"gpu {self.index}": f"{self.name}, {self.memory_bytes >> 20} MiB, {self.arch}",
+            "driver": self.driver,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """Who uses a device.
+
+    Attributes:
+        used_bytes: Memory in use, by anybody and the driver itself.
+        processes: Memory by process; None where the driver does not say how much.
+    """
+
+    used_bytes: int
+    processes: Mapping[int, int | None]
+
+    @property
+    def unaccounted_bytes(self) -> int | None:
+        """Memory in use that belongs to no listed process; None if that cannot be known."""
+        known = [nbytes for nbytes in self.processes.values() if nbytes is not None]
+        if len(known) != len(self.processes):
+            return None
+        return self.used_bytes - sum(known)
+
+
+class Gpus:
+    """The management library, opened once.
+
+    Raises:
+        TargetError: If it is not there, or finds no GPU.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import pynvml
+        except ImportError as error:
+            raise TargetError(
+                "the CUDA target needs nvidia-ml-py; pip install 'kerneltui[cuda13]'"
+            ) from error
+        self._nvml: Any = pynvml
+        try:
+            pynvml.nvmlInit()
+            everything = [
+                pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())
+            ]
+            self._handles = _chosen(
+                everything, [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in everything]
+            )
+            self.driver = str(pynvml.nvmlSystemGetDriverVersion())
+        except pynvml.NVMLError as error:
+            raise TargetError(f"no GPU to be seen: {error}") from error
+        if not self._handles:
+            raise TargetError("this machine has no NVIDIA GPU; use --target cpu")
+
+    @property
+    def count(self) -> int:
+        """Number of GPUs."""
+        return len(self._handles)
+
+    def describe(self, index: int) -> GpuDevice:
+        """What a GPU is."""
+        handle = self._handles[index]
+        major, minor = self._nvml.nvmlDeviceGetCudaComputeCapability(handle)
+        return GpuDevice(
+            index=index,
+            name=str(self._nvml.nvmlDeviceGetName(handle)),
+            memory_bytes=int(self._nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            capability=(int(major), int(minor)),
+            driver=self.driver,
+        )
+
+    def use(self, index: int) -> DeviceUse:
+        """Who uses a GPU now."""
+        handle = self._handles[index]
+        listed = self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        return DeviceUse(
+            used_bytes=int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used),
+            processes={
+                int(p.pid): None if p.usedGpuMemory is None else int(p.usedGpuMemory)
+                for p in listed
+            },
+        )
+
+
+class MemoryWatch:
+    """Tells whether the processes of a group have left their devices, and their memory with them.
+
+    Args:
+        gpus: The management library.
+        devices: Which GPUs, as it counts them.
+    """
+
+    def __init__(self, gpus: Gpus, devices: Sequence[int]) -> None:
+        self._gpus = gpus
+        self._idle = {index: gpus.use(index).unaccounted_bytes for index in devices}
+
+    def wait_gone(
+        self, pids: Collection[int], devices: Sequence[int], *, patience_s: float = _PATIENCE_S
+    ) -> dict[int, str]:
+        """Waits until processes have left the devices.
+
+        Returns:
+            What is still there, in words, by device; empty if all is well.
+        """
+        deadline = time.monotonic() + patience_s
+        while True:
+            left = {i: text for i in devices if (text := self._left(i, pids))}
+            if not left or time.monotonic() >= deadline:
+                return left
+            time.sleep(_POLL_S)
+
+    def _left(self, index: int, pids: Collection[int]) -> str:
+        use = self._gpus.use(index)
+        here = sorted(use.processes.keys() & set(pids))
+        if here:
+            return f"processes {', '.join(map(str, here))} are still on it"
+        idle, now = self._idle[index], use.unaccounted_bytes
+        if idle is not None and now is not None and now > idle + _SLACK_BYTES:
+            return f"{(now - idle) >> 20} MiB more are in use than when it was idle"
+        return ""
+
+
+def device_environment() -> dict[str, str]:
+    """What a process that may use a GPU gets: the rules of this machine, and the user's choice."""
+    chosen = os.environ.get(VISIBLE)
+    return {**DEVICE_ENVIRONMENT, **({} if chosen is None else {VISIBLE: chosen})}
+
+
+def _chosen(handles: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """The devices that the user's variable names, by number or by the beginning of an id."""
+    chosen = os.environ.get(VISIBLE)
+    if chosen is None:
+        return list(handles)
+    found: list[Any] = []
+    for word in filter(None, (part.strip() for part in chosen.split(","))):
+        places = [i for i, name in enumerate(names) if name.startswith(word)]
+        if word.isdigit() and int(word) < len(handles):
+            places = [int(word)]
+        if len(places) != 1:
+            break  # CUDA, too, ends the list at the first name that it does not know
+        found.append(handles[places[0]])
+    return found

@@ -1,0 +1,260 @@
+"""The few functions of the CUDA driver that make and share device memory, and its errors in words.
+
+Nothing is loaded or initialised before the first call, so importing this module is safe before a fork.
+Memory is made by the virtual-memory interface of the driver: an allocation has a handle of its own, goes
+to another process as a file descriptor, and is mapped where and for whom one likes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+
+from kerneltui.targets.errors import MemoryFailure, TargetError
+
+__all__ = [
+    "DriverError",
+    "Mapping",
+    "create_shared",
+    "device_count",
+    "export_descriptor",
+    "free_bytes",
+    "granularity",
+    "map_shared",
+]
+
+_PINNED, _POSIX_DESCRIPTOR, _LOCATION_DEVICE, _READ_WRITE = 1, 1, 1, 3
+_GRANULARITY_MINIMUM = 0
+_OUT_OF_MEMORY = 2
+
+
+class DriverError(TargetError):
+    """The CUDA driver is missing, or refused a call.
+
+    Attributes:
+        code: Its CUresult, or -1 if there is no driver.
+    """
+
+    def __init__(self, text: str, code: int = -1) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class _Location(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
+
+
+class _AllocationFlags(ctypes.Structure):
+    _fields_ = (
+        ("compression", ctypes.c_ubyte),
+        ("rdma", ctypes.c_ubyte),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_ubyte * 4),
+    )
+
+
+class _AllocationProperties(ctypes.Structure):
+    """CUmemAllocationProp."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location", _Location),
+        ("win32", ctypes.c_void_p),
+        ("flags", _AllocationFlags),
+    )
+
+
+class _Access(ctypes.Structure):
+    """CUmemAccessDesc."""
+
+    _fields_ = (("location", _Location), ("flags", ctypes.c_int))
+
+
+@dataclass(slots=True)
+class Mapping:
+    """Device memory that is mapped in this process.
+
+    Attributes:
+        address: Where it begins.
+        nbytes: Its size, a multiple of the granularity.
+    """
+
+    address: int
+    nbytes: int
+    _mapped: bool = True
+
+    def close(self) -> None:
+        """Unmaps it; the memory is free when nobody holds it any more. May be called again."""
+        if not self._mapped:
+            return
+        self._mapped = False
+        size = ctypes.c_size_t(self.nbytes)
+        _call("cuMemUnmap", ctypes.c_ulonglong(self.address), size)
+        _call("cuMemAddressFree", ctypes.c_ulonglong(self.address), size)
+
+
+def device_count() -> int:
+    """Number of GPUs that this process may use.
+
+    Raises:
+        DriverError: If there is no driver.
+    """
+    count = ctypes.c_int()
+    _call("cuDeviceGetCount", ctypes.byref(count))
+    return count.value
+
+
+@cache
+def granularity(device: int) -> int:
+    """What the size of an allocation on a device must be a multiple of, in bytes."""
+    value = ctypes.c_size_t()
+    properties = _properties(device)
+    _call(
+        "cuMemGetAllocationGranularity",
+        ctypes.byref(value),
+        ctypes.byref(properties),
+        _GRANULARITY_MINIMUM,
+    )
+    return value.value
+
+
+def free_bytes() -> tuple[int, int]:
+    """Free and total memory of the current context's device."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    _call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    return free.value, total.value
+
+
+def create_shared(device: int, nbytes: int) -> int:
+    """Makes an allocation that can go to other processes; a descriptor that holds it.
+
+    Args:
+        device: Where it lies.
+        nbytes: A multiple of the granularity.
+
+    Raises:
+        MemoryFailure: If the device has no room.
+        DriverError: If the driver refuses for another reason.
+    """
+    handle = ctypes.c_ulonglong()
+    properties = _properties(device)
+    try:
+        _call(
+            "cuMemCreate",
+            ctypes.byref(handle),
+            ctypes.c_size_t(nbytes),
+            ctypes.byref(properties),
+            ctypes.c_ulonglong(0),
+        )
+    except DriverError as error:
+        if error.code == _OUT_OF_MEMORY:
+            raise MemoryFailure(
+                f"GPU {device} has no room for {-(-nbytes // (1 << 20))} MiB of buffers; "
+                "use a smaller shape or fewer buffer sets"
+            ) from error
+        raise
+    try:
+        return export_descriptor(handle.value)
+    finally:
+        _call("cuMemRelease", handle)
+
+
+def export_descriptor(handle: int) -> int:
+    """A new descriptor for an allocation, which keeps it alive."""
+    descriptor = ctypes.c_int(-1)
+    _call(
+        "cuMemExportToShareableHandle",
+        ctypes.byref(descriptor),
+        ctypes.c_ulonglong(handle),
+        _POSIX_DESCRIPTOR,
+        ctypes.c_ulonglong(0),
+    )
+    return descriptor.value
+
+
+def map_shared(descriptor: int, nbytes: int, devices: tuple[int, ...]) -> Mapping:
+    """Maps what a descriptor holds, for reading and writing by some devices.
+
+    Args:
+        descriptor: Of an allocation of this or another process; it stays open.
+        nbytes: Its whole size.
+        devices: Whose kernels and copies may use it.
+
+    Raises:
+        DriverError: If the driver refuses.
+    """
+    handle, address = ctypes.c_ulonglong(), ctypes.c_ulonglong()
+    size = ctypes.c_size_t(nbytes)
+    _call(
+        "cuMemImportFromShareableHandle",
+        ctypes.byref(handle),
+        ctypes.c_void_p(descriptor),
+        _POSIX_DESCRIPTOR,
+    )
+    try:
+        _call(
+            "cuMemAddressReserve",
+            ctypes.byref(address),
+            size,
+            ctypes.c_size_t(0),
+            ctypes.c_ulonglong(0),
+            ctypes.c_ulonglong(0),
+        )
+        try:
+            zero = ctypes.c_ulonglong(0)
+            _call("cuMemMap", address, size, ctypes.c_size_t(0), handle, zero)
+        except DriverError:
+            _call("cuMemAddressFree", address, size)
+            raise
+    finally:
+        _call("cuMemRelease", handle)  # the mapping keeps the memory
+    mapping = Mapping(address.value, nbytes)
+    access = (_Access * len(devices))(
+        *(_Access(_Location(_LOCATION_DEVICE, device), _READ_WRITE) for device in devices)
+    )
+    try:
+        _call("cuMemSetAccess", address, size, access, ctypes.c_size_t(len(devices)))
+    except DriverError:
+        mapping.close()
+        raise
+    return mapping
+
+
+def _properties(device: int) -> _AllocationProperties:
+    return _AllocationProperties(
+        type=_PINNED,
+        handle_types=_POSIX_DESCRIPTOR,
+        location=_Location(_LOCATION_DEVICE, device),
+    )
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise DriverError(
+            f"no CUDA driver: {error}; install the driver of the GPU, or use --target cpu"
+        ) from error
+    code = library.cuInit(0)
+    if code:
+        raise DriverError(f"the CUDA driver does not start: {_words(library, code)}", code)
+    return library
+
+
+def _call(name: str, *arguments: object) -> None:
+    library = _library()
+    code = getattr(library, name)(*arguments)
+    if code:
+        raise DriverError(f"{name}: {_words(library, code)}", code)
+
+
+def _words(library: ctypes.CDLL, code: int) -> str:
+    name, text = ctypes.c_char_p(), ctypes.c_char_p()
+    library.cuGetErrorName(code, ctypes.byref(name))
+    library.cuGetErrorString(code, ctypes.byref(text))
+    if not name.value or not text.value:
+        return f"error {code}"
+    return f"{text.value.decode()} ({name.value.decode()})"

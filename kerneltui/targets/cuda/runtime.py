@@ -1,0 +1,237 @@
+"""The CUDA target: a process for each GPU, buffers that the judge makes, and a clean end."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kerneltui.model.limit import Ceilings
+from kerneltui.targets.cuda import driver
+from kerneltui.targets.cuda.device import Gpus, MemoryWatch, device_environment
+from kerneltui.targets.cuda.packages import find_nccl, find_toolkit
+from kerneltui.targets.errors import ServerFailure, TargetError
+from kerneltui.targets.group import GroupTraits, RankGroup
+from kerneltui.targets.locks import MachineLock
+from kerneltui.targets.port import (
+    GroupRole,
+    JudgePlace,
+    KillProof,
+    Limits,
+    SharedMemory,
+    Toolchain,
+)
+from kerneltui.targets.ranks import HARNESS_COMMON, RankProcesses
+
+__all__ = ["CudaTarget", "harness_source"]
+
+WORKER_ENTRY = "kerneltui.evaluation.worker_cuda:main"
+_HARNESS = Path(__file__).parent / "harness.cu"
+_CLOCK_SLACK_NS = 5_000  # a flag takes 1 to 2 microseconds from one GPU to another
+_PEAK_MARGIN = 1.15  # a clock may be higher for a moment than while the rate was measured
+_LATENCY_NS = 2_000.0
+_ENVIRONMENT = {
+    # The server must have one thread; OpenBLAS inside numpy starts more when it is loaded.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_DYNAMIC": "FALSE",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+def harness_source() -> str:
+    """The text of the timing harness."""
+    return HARNESS_COMMON.read_text() + _HARNESS.read_text()
+
+
+class CudaTarget:
+    """Runs kernels on the GPUs of this machine, rank r on GPU r. A context manager.
+
+    Args:
+        cache: Folder for built kernels.
+        confine: False leaves ranks without sandbox, for a debugger or a profiler.
+        lock: Keeps compiles and timing bursts apart.
+        toolchain: Builds kernels; nvcc for the GPUs that are there by default.
+
+    Attributes:
+        quarantined: GPUs that are not used any more, and why.
+
+    Raises:
+        TargetError: If there is no GPU, or no toolchain for it.
+    """
+
+    name = "cuda"
+
+    def __init__(
+        self,
+        cache: Path,
+        *,
+        confine: bool = True,
+        lock: MachineLock | None = None,
+        toolchain: Toolchain | None = None,
+    ) -> None:
+        self.cache = cache
+        self.lock = lock or MachineLock()
+        self.gpus = Gpus()
+        self.arch = self.gpus.describe(0).arch
+        self.toolchain: Toolchain = toolchain or _nvcc(cache / "builds", self.lock, self.arch)
+        self.quarantined: dict[int, str] = {}
+        self._confine = confine
+        self._cpus = len(os.sched_getaffinity(0))
+        self._watch = MemoryWatch(self.gpus, range(self.gpus.count))
+        self._nccl = _nccl_header()
+        self._traits: GroupTraits[SharedMemory] = GroupTraits(
+            make_memory=None,
+            granularity=driver.granularity(0),
+            connects_late=True,
+            limits_addresses=False,
+            clock_slack_ns=_CLOCK_SLACK_NS,
+            settle=self._settle,
+        )
+        self._processes = RankProcesses(
+            WORKER_ENTRY, {**_ENVIRONMENT, **device_environment()}, self._traits
+        )
+        self._changing = threading.Lock()
+        self._level: str | None = None
+
+    @property
+    def cores(self) -> int:
+        """CPU cores that all ranks together use."""
+        return self._cpus
+
+    @property
+    def judge_place(self) -> JudgePlace:
+        """Where the judge works: on the GPUs, where it makes the buffers too."""
+        return JudgePlace("cuda", device_environment())
+
+    def threads_per_rank(self, ranks: int) -> int:
+        """CPU threads of one rank: cores over ranks, at least one."""
+        return max(1, self._cpus // max(1, ranks))
+
+    @property
+    def sandbox_level(self) -> str:
+        """What confines a rank, in words; opens a group for a moment if none ever was open."""
+        if self._level is None:
+            self.open_group(GroupRole.BASELINE, 1).close()
+        assert self._level is not None
+        return self._level
+
+    @property
+    def server_pid(self) -> int:
+        """Process of the fork server.
+
+        Raises:
+            ServerFailure: If the target is not started.
+        """
+        return self._processes.pid
+
+    def describe(self) -> Mapping[str, str]:
+        """The GPUs as text, for the record of an evaluation."""
+        items: dict[str, str] = {}
+        for index in range(self.gpus.count):
+            items.update(self.gpus.describe(index).items())
+        return items
+
+    def start(self) -> None:
+        """Starts the fork server and returns at once. From the main thread."""
+        self._processes.start()
+
+    def close(self) -> None:
+        """Ends all groups, the fork server, and everything that is left under it."""
+        self._processes.close()
+
+    def open_group(
+        self, role: GroupRole, ranks: int, *, limits: Limits | None = None
+    ) -> RankGroup[SharedMemory]:
+        """Starts a group, rank r on GPU r, and waits until all ranks are ready and confined.
+
+        Raises:
+            RankFailure: If a rank does not start.
+            ServerFailure: If there is no fork server, too few GPUs, or one is quarantined.
+            CompileFailure: If the timing harness does not build here.
+        """
+        limits = limits or Limits()
+        devices = self._devices(ranks)
+        harness = self.toolchain.compile(harness_source())
+        options = {
+            "threads": self.threads_per_rank(ranks),
+            "devices": devices,
+            "device_bytes": limits.device_bytes,
+            "nccl": self._nccl,
+            "confine": self._confine,
+            "harness": str(harness.library.resolve()),
+            "readable": [str(self.cache.resolve())],
+        }
+        group = self._processes.open(role, ranks, limits, options)
+        self._level = group.sandbox_level
+        return group
+
+    def measure_ceilings(self, ranks: int, dtype: str = "bfloat16") -> Ceilings:
+        """Measures what the GPUs can do with all ranks busy; about two seconds.
+
+        Peak is the best vendor product with a margin, the floor below which a time is not believed.
+
+        Raises:
+            RankFailure: If a rank fails.
+        """
+        with self.lock.burst(), self.open_group(GroupRole.BASELINE, ranks) as group:
+            rates = group.measure(dtype)
+        flops = min(float(r["flops"]) for r in rates)
+        return Ceilings(
+            ranks=ranks,
+            flops=flops,
+            peak_flops=_PEAK_MARGIN * max(float(r["flops"]) for r in rates),
+            memory_bytes=min(float(r["memory_bytes"]) for r in rates),
+            link_bytes=min(float(r["link_bytes"]) for r in rates) or float("inf"),
+            latency_ns=_LATENCY_NS,
+        )
+
+    def __enter__(self) -> Self:
+        """Starts."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes."""
+        self.close()
+
+    def _devices(self, ranks: int) -> list[int]:
+        if ranks > self.gpus.count:
+            raise ServerFailure(f"{ranks} ranks need {ranks} GPUs, there are {self.gpus.count}")
+        for index in range(ranks):
+            if index in self.quarantined:
+                raise ServerFailure(
+                    f"GPU {index} is quarantined: {self.quarantined[index]}; end what holds it, "
+                    "then start again"
+                )
+        return list(range(ranks))
+
+    def _settle(self, proof: KillProof) -> str:
+        """Waits until a group has left its GPUs; quarantines one that it has not."""
+        pids = {e.pid for e in proof.exits} | set(proof.strays) | set(proof.left)
+        left = self._watch.wait_gone(pids, range(len(proof.exits) or self.gpus.count))
+        with self._changing:
+            self.quarantined.update(left)
+        return "; ".join(f"GPU {index} is quarantined: {text}" for index, text in left.items())
+
+
+def _nvcc(cache: Path, lock: MachineLock, arch: str) -> Toolchain:
+    from kerneltui.targets.cuda.toolchain import CudaToolchain
+
+    return CudaToolchain(cache, lock=lock, arch=arch)
+
+
+def _nccl_header() -> dict[str, Any] | None:
+    """The NCCL that kernels are compiled against; None where there are no headers."""
+    try:
+        found = find_nccl(find_toolkit().major)
+    except TargetError:
+        return None
+    return {"include": str(found.include), "code": found.code, "origin": found.origin}
