@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from kerneltui.targets.port import Build
 from kerneltui.targets.processes import kill_tree
 
 __all__ = [
-    "LONGEST_REASON",
     "BuildCache",
     "CompilerRules",
     "CompilerRun",
@@ -37,9 +36,7 @@ __all__ = [
     "run_compiler",
 ]
 
-LONGEST_REASON = 300
-"""Characters of the one line that says why a kernel does not build."""
-
+_LONGEST_REASON = 300
 _FILE_BYTES = 1 << 30
 _LONGEST_LINE = 1 << 16
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc", "/opt", "/proc", "/dev")
@@ -167,7 +164,7 @@ def check_run(run: CompilerRun, product: Path) -> None:
     if run.timed_out:
         so_far = f", after {run.errors} errors: {run.first_error}" if run.errors else ""
         reason = f"the compiler was stopped after {run.seconds:.0f} s{so_far}"
-        raise CompileFailure(reason[:LONGEST_REASON], run.log, timed_out=True)
+        raise CompileFailure(reason[:_LONGEST_REASON], run.log, timed_out=True)
     if run.code or not product.exists():
         raise CompileFailure(_reason(run), run.log)
 
@@ -222,14 +219,7 @@ class BuildCache:
             CompileFailure: If it does not build.
             TargetError: If the cache cannot be written.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix="build-", dir=self.folder))
-        except OSError as error:
-            raise TargetError(
-                f"cannot write the build cache {self.folder}: {error.strerror}"
-            ) from error
-        try:
+        with self._working() as folder:
             for name, text in sources.items():
                 (folder / name).write_text(text)
             made = run(folder)
@@ -240,6 +230,39 @@ class BuildCache:
                 with suppress(FileNotFoundError):
                     (folder / name).replace(self.extra(key, kept_as))
             return self._store(key, folder / product, made)
+
+    def keep(
+        self, key: str, name: str, product: str, run: Callable[[Path], CompilerRun]
+    ) -> CompilerRun:
+        """Makes a further file of a build in a folder of its own, and stores it.
+
+        Args:
+            key: Content address of the build.
+            name: Name of the further file in the cache.
+            product: Name of what the program makes.
+            run: Runs the program in the folder.
+
+        Raises:
+            CompileFailure: The program fails.
+            TargetError: The cache cannot be read or written.
+        """
+        with self._working() as folder:
+            made = run(folder)
+            check_run(made, folder / product)
+            (folder / product).replace(self.extra(key, name))
+            return made
+
+    @contextmanager
+    def _working(self) -> Iterator[Path]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix="build-", dir=self.folder))
+        except OSError as error:
+            raise TargetError(
+                f"cannot write the build cache {self.folder}: {error.strerror}"
+            ) from error
+        try:
+            yield folder
         except OSError as error:
             raise TargetError(f"cannot build in {folder}: {error.strerror}") from error
         finally:
@@ -335,8 +358,8 @@ def _reason(run: CompilerRun) -> str:
     if not run.errors:
         last = run.log.strip().splitlines()[-1:] or ["no message"]
         how = f"signal {run.code - 128}" if run.code > 128 else f"code {run.code}"
-        return f"the compiler failed ({how}): {last[0]}"[:LONGEST_REASON]
+        return f"the compiler failed ({how}): {last[0]}"[:_LONGEST_REASON]
     more = f" (and {run.errors - 1} more errors)" if run.errors > 1 else ""
-    room = LONGEST_REASON - len(more)
+    room = _LONGEST_REASON - len(more)
     first = run.first_error
     return (first if len(first) <= room else first[: room - 1] + "…") + more

@@ -1,0 +1,395 @@
+"""What kernels may not do on this machine, as data, and the checks that hold them to it.
+
+The default forbids NVLink multicast, changes of the environment, and changes of the device's own
+settings. A machine's file adds to it, and may allow multicast; a user's file may only add::
+
+    # /etc/kerneltui/machine.toml
+    version = 1
+    allow = ["nvlink_multicast"]
+
+    [forbid.gin]
+    reason = "this machine has no RDMA network"
+    identifiers = ["ncclGin*"]
+
+    [environment]
+    NCCL_DEBUG = "WARN"
+
+A kernel is looked at four times, all before it is launched: as text; preprocessed, where no macro hides
+anything; as PTX, where no asm statement does; and by the symbols that its object file asks for. A name
+that is put together while the program runs escapes all of them: the sandbox has to stop that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import translate
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kerneltui.model.errors import DefinitionError
+from kerneltui.model.record import canonical_json
+from kerneltui.model.toml_table import TableReader
+from kerneltui.targets.cuda.elf import read_symbols
+from kerneltui.targets.cuda.finding import Finding, Level, one_line
+from kerneltui.targets.cuda.source import CudaSource, own_lines
+from kerneltui.targets.errors import CompileFailure
+
+__all__ = [
+    "DEFAULT_POLICY",
+    "MACHINE_FILE",
+    "ForbiddenFeature",
+    "MachinePolicy",
+    "PolicyRefusal",
+    "load_policy",
+]
+
+MACHINE_FILE = Path("/etc/kerneltui/machine.toml")
+"""Where the administrator of a machine says what kernels may do there."""
+
+
+class PolicyRefusal(CompileFailure):
+    """A kernel uses what the machine's policy forbids.
+
+    Attributes:
+        findings: All that was found.
+    """
+
+    def __init__(self, findings: tuple[Finding, ...]) -> None:
+        first, *others = map(one_line, findings)
+        more = f" (and {len(others)} more)" if others else ""
+        reason = f"refused by the machine's policy: {first}{more}"
+        super().__init__(reason, "\n".join((first, *others)))
+        self.findings = findings
+
+
+@dataclass(frozen=True, slots=True)
+class ForbiddenFeature:
+    """One thing that kernels may not do.
+
+    Attributes:
+        name: What a file calls it.
+        rule: Id of its findings.
+        reason: Why, in words that stand behind "is forbidden: ".
+        identifiers: Patterns of names, such as `cuMulticast*`.
+        instructions: Opcodes of PTX that are forbidden with everything behind them, such as `multimem`.
+        arguments: Regular expressions on calls and assignments, for features that a value switches on.
+        texts: Parts that no text in the source may have.
+        environment: Variables that switch it off in every process.
+        optional: True if a machine's file may allow it.
+        in_libraries: False if the CUDA runtime itself asks for these symbols, so that they prove
+            nothing in a finished library.
+    """
+
+    name: str
+    rule: str
+    reason: str
+    identifiers: tuple[str, ...] = ()
+    instructions: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    optional: bool = False
+    in_libraries: bool = True
+
+
+_MULTICAST = ForbiddenFeature(
+    name="nvlink_multicast",
+    rule="L01",
+    reason="NVLink multicast can put the GPUs of a shared machine out of service",
+    identifiers=(
+        "cuMulticast*",
+        "CUmulticast*",
+        "CU_MULTICAST_*",
+        "*[Mm]ultimem*",
+        "*multicast_ptr*",
+        "*[Nn]vls*",
+        "*NVLS*",
+        "nvshmem*_mc_ptr",
+    ),
+    instructions=("multimem",),
+    arguments=(
+        r"\bTKParallelTensor\b[^;{}]*?,\s*[Tt]rue\s*[),]",
+        r"\bnccl(?:LsaBarrier|LLA2A|Barrier)Session\b[^;{}]*?,\s*true\s*[),}]",
+    ),
+    environment={
+        "NCCL_NVLS_ENABLE": "0",
+        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+        "NVSHMEM_DISABLE_NVLS": "1",
+    },
+    optional=True,
+)
+_ENVIRONMENT = ForbiddenFeature(
+    name="environment_change",
+    rule="L02",
+    reason="the harness sets the environment, also what keeps a machine safe",
+    identifiers=("setenv", "putenv", "unsetenv", "clearenv", "environ", "__environ"),
+    in_libraries=False,
+)
+_DEVICE_SETTINGS = ForbiddenFeature(
+    name="device_settings",
+    rule="P01",
+    reason="clocks, power, partitions and the reset of a device belong to the machine",
+    identifiers=(
+        "nvmlDeviceSet*",
+        "nvmlDeviceReset*",
+        "nvmlDeviceClear*",
+        "nvmlDeviceModify*",
+        "nvmlDeviceCreate*",
+        "nvmlGpuInstanceCreate*",
+        "nvmlGpuInstanceDestroy*",
+        "nvmlComputeInstanceDestroy",
+        "nvmlUnitSet*",
+        "nvmlSystemSet*",
+        "cudaDeviceReset",
+        "cuDevicePrimaryCtxReset*",
+    ),
+    texts=("nvidia-smi", "nvidia-settings", "nvidia-modprobe"),
+    in_libraries=False,
+)
+_LINE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*(?:line\b|\d)", re.MULTILINE)
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_PASTE = re.compile(r"\s*(?:##|%:%:)\s*")
+_PASTING_MACRO = re.compile(
+    r"^[ \t]*(?:#|%:)[ \t]*define[ \t]+(\w+)\(([^)\n]*)\)([^\n]*(?:##|%:%:)[^\n]*)", re.MULTILINE
+)
+_SWITCHED_OFF = re.compile(r"\s*=\s*(?:false|0)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class MachinePolicy:
+    """What is forbidden on this machine, and what every child process gets.
+
+    Attributes:
+        features: Forbidden features.
+        extra_environment: Further variables for every child.
+        files: Files that had a say.
+    """
+
+    features: tuple[ForbiddenFeature, ...]
+    extra_environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    files: tuple[str, ...] = ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that must be set in every child process."""
+        found = dict(self.extra_environment)
+        for feature in self.features:
+            found |= feature.environment
+        return found
+
+    @property
+    def digest(self) -> str:
+        """Changes when the policy does: part of a build's key."""
+        plain = canonical_json((self.features, self.extra_environment))
+        return hashlib.sha256(plain).hexdigest()[:16]
+
+    def check_environment(self, environment: Mapping[str, str]) -> tuple[Finding, ...]:
+        """Finds variables that a child process lacks."""
+        return tuple(
+            Finding("L02", Level.BLOCK, 0, f"{name}={value} is not set in the child process")
+            for name, value in self.environment.items()
+            if environment.get(name) != value
+        )
+
+    def check_source(self, text: str) -> tuple[Finding, ...]:
+        """Finds forbidden features in a source text."""
+        source = CudaSource(text)
+        found = [*self._hidden_lines(source), *self._names(source), *self._pasted(source)]
+        return _sorted([*found, *self._arguments(source), *self._literals(source)])
+
+    def check_preprocessed(self, text: str, file: str) -> tuple[Finding, ...]:
+        """Finds forbidden features in what the preprocessor made of one file."""
+        source = own_lines(text, file)
+        found = [*self._names(source), *self._arguments(source), *self._literals(source)]
+        return _sorted(found)
+
+    def check_ptx(self, text: str) -> tuple[Finding, ...]:
+        """Finds forbidden instructions in PTX."""
+        code = re.sub(r"//[^\n]*|^\s*\.file[^\n]*", "", text, flags=re.MULTILINE)
+        return _sorted(
+            self._refuse(feature, f"the instruction {match[0]}")
+            for feature in self.features
+            for match in _instructions(feature, code)
+        )
+
+    def check_symbols(self, file: Path, *, library: bool = False) -> tuple[Finding, ...]:
+        """Finds forbidden functions in the symbols that an object file or a library asks for.
+
+        Args:
+            file: The ELF file.
+            library: True for a finished library, which holds the CUDA runtime as well.
+
+        Raises:
+            TargetError: It is no ELF file.
+        """
+        symbols = read_symbols(file)
+        names = sorted(symbols.undefined)
+        return _sorted(
+            self._refuse(feature, f"the symbol {name}")
+            for feature in self.features
+            if feature.in_libraries or not library
+            for name in names
+            if _matches(feature.identifiers, name)
+        )
+
+    def _refuse(self, feature: ForbiddenFeature, what: str, line: int = 0) -> Finding:
+        text = f"{what} is forbidden: {feature.reason} ({feature.name})"
+        return Finding(feature.rule, Level.BLOCK, line, text)
+
+    def _hidden_lines(self, source: CudaSource) -> Iterator[Finding]:
+        for match in _LINE.finditer(source.code):
+            yield Finding(
+                "P02",
+                Level.BLOCK,
+                source.line(match.end()),
+                "a #line directive is forbidden: it hides which text belongs to the kernel",
+            )
+
+    def _names(self, source: CudaSource) -> Iterator[Finding]:
+        for match in _WORD.finditer(source.code):
+            for feature in self.features:
+                if not _matches(feature.identifiers, match[0]):
+                    continue
+                if feature.optional and _SWITCHED_OFF.match(source.code, match.end()):
+                    continue
+                yield self._refuse(feature, match[0], source.line(match.start()))
+
+    def _pasted(self, source: CudaSource) -> Iterator[Finding]:
+        """Names that `##` makes: in a macro's own text, or from the arguments of its calls."""
+        for macro in _PASTING_MACRO.finditer(source.code):
+            parameters = [part.strip() for part in macro[2].split(",")]
+            line = source.line(macro.start(1))
+            yield from self._in_text(_PASTE.sub("", macro[3]), line)
+            for call in source.calls(re.escape(macro[1])):
+                values = dict(zip(parameters, call.arguments, strict=False))
+                if "..." in parameters:
+                    values["__VA_ARGS__"] = ",".join(call.arguments[len(parameters) - 1 :])
+                body = _WORD.sub(lambda word, values=values: values.get(word[0], word[0]), macro[3])
+                yield from self._in_text(_PASTE.sub("", body), call.line)
+
+    def _in_text(self, text: str, line: int) -> Iterator[Finding]:
+        for word in _WORD.findall(text):
+            for feature in self.features:
+                if _matches(feature.identifiers, word):
+                    yield self._refuse(feature, word, line)
+
+    def _arguments(self, source: CudaSource) -> Iterator[Finding]:
+        for feature in self.features:
+            for pattern in feature.arguments:
+                for match in re.finditer(pattern, source.code):
+                    what = " ".join(match[0].split())
+                    shown = what if len(what) <= 60 else f"{what[:40]} … {what[-15:]}"
+                    yield self._refuse(feature, shown, source.line(match.start()))
+
+    def _literals(self, source: CudaSource) -> Iterator[Finding]:
+        for literal in source.literals:
+            for feature in self.features:
+                what = _forbidden_text(feature, literal.value, literal.assembly)
+                if what:
+                    yield self._refuse(feature, what, literal.line)
+
+
+DEFAULT_POLICY = MachinePolicy((_MULTICAST, _ENVIRONMENT, _DEVICE_SETTINGS))
+"""What holds where no file says anything."""
+
+
+def load_policy(user_folder: Path, machine_file: Path = MACHINE_FILE) -> MachinePolicy:
+    """Reads the machine's policy, and what the user forbids beside it.
+
+    Args:
+        user_folder: The user's configuration folder; `machine.toml` in it is read if it is there.
+        machine_file: The administrator's file, read if it is there.
+
+    Raises:
+        DefinitionError: A file is wrong; it names file and key.
+    """
+    policy = DEFAULT_POLICY
+    for file, may_allow in ((machine_file, True), (user_folder / "machine.toml", False)):
+        try:
+            with file.open("rb") as stream:
+                table = tomllib.load(stream)
+        except FileNotFoundError:
+            continue
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            # a policy that cannot be read must not count as one that forbids nothing
+            raise DefinitionError(str(file), "file", f"cannot be read: {error}") from error
+        policy = _apply(policy, TableReader(str(file), "", table), table, may_allow)
+        policy = replace(policy, files=(*policy.files, str(file)))
+    return policy
+
+
+def _apply(
+    policy: MachinePolicy, reader: TableReader, table: Mapping[str, Any], may_allow: bool
+) -> MachinePolicy:
+    if reader.integer("version") != 1:
+        raise reader.error("version", "is not 1; this kerneltui knows no other")
+    allowed = reader.words("allow", ())
+    if allowed and not may_allow:
+        raise reader.error("allow", f"only {MACHINE_FILE} may allow; a user's file forbids more")
+    known = {feature.name for feature in policy.features if feature.optional}
+    for name in allowed:
+        if name not in known:
+            raise reader.error("allow", f"'{name}' is not one of {', '.join(sorted(known))}")
+    features = [feature for feature in policy.features if feature.name not in allowed]
+    for name, part in (reader.tables("forbid") if "forbid" in table else {}).items():
+        features = [feature for feature in features if feature.name != name or not feature.optional]
+        if any(feature.name == name for feature in features):
+            raise part.error("reason", f"{name} is forbidden anyway; take another name")
+        features.append(
+            ForbiddenFeature(
+                name=name,
+                rule=f"forbid.{name}",
+                reason=part.word("reason"),
+                identifiers=part.words("identifiers", ()),
+                instructions=part.words("instructions", ()),
+                texts=part.words("texts", ()),
+            )
+        )
+        part.finish()
+    extra = dict(policy.extra_environment)
+    if "environment" in table:
+        variables = reader.table("environment")
+        for name in table["environment"]:
+            value = variables.word(name)
+            if policy.environment.get(name, value) != value:
+                raise variables.error(name, f"is set to {policy.environment[name]} already")
+            extra[name] = value
+    reader.finish()
+    return replace(policy, features=tuple(features), extra_environment=extra)
+
+
+def _matches(patterns: tuple[str, ...], name: str) -> bool:
+    return _union(patterns).match(name) is not None
+
+
+@cache
+def _union(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, patterns)) or r"(?!)")
+
+
+def _instructions(feature: ForbiddenFeature, text: str) -> Iterator[re.Match[str]]:
+    for opcode in feature.instructions:
+        yield from re.finditer(rf"(?<![\w.$%]){re.escape(opcode)}(?:\.[\w:]+)+", text)
+
+
+def _forbidden_text(feature: ForbiddenFeature, text: str, assembly: bool) -> str:
+    for match in _instructions(feature, text):
+        # outside of asm a text with one part is prose, one with more is for an asm statement
+        if assembly or match[0].count(".") > 1:
+            return f"the instruction {match[0]}"
+    if _WORD.fullmatch(text) and _matches(feature.identifiers, text):
+        return f'the name "{text}"'
+    name = text.partition("=")[0]
+    if name in feature.environment:
+        return f"the variable {name}"
+    return next((f'"{part}"' for part in feature.texts if part in text), "")
+
+
+def _sorted(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    unique = dict.fromkeys(findings)
+    return tuple(sorted(unique, key=lambda finding: (finding.line, finding.rule, finding.text)))
