@@ -35,7 +35,7 @@ _FIRST_LOOK, _LATER_LOOK = 0.95, 0.99
 # Answers come late on a busy machine; what is hidden by a patched clock is a good part of the work, and
 # less than that shows in the processor's cycles (`Sample.clock_conflict`).
 _HIDDEN_NS, _HIDDEN_SHARE = 500_000, 0.25
-_POOL = 132
+_POOL = 132  # ratios
 
 
 @dataclass
@@ -49,6 +49,7 @@ class Yardstick:
         reference_name: Its name.
         call_ns: Time of one call of the first incumbent, about.
         calls: Calls in a sample.
+        kept: Samples of a lane in a round.
         sets: Buffer sets.
         bound_ns: Least time by the measured ceilings.
         floor_ns: No honest kernel is faster.
@@ -65,6 +66,7 @@ class Yardstick:
     bound_ns: int
     floor_ns: int
     call_ns: float = 0.0
+    kept: int = 0
     noise: float = 0.0
     reference_ratios: list[float] = field(default_factory=list[float])
 
@@ -149,7 +151,7 @@ class Benchmark:
         if count < 1:
             return
         yard = self._yardsticks[shape]
-        rounds = self.rounds.setdefault(shape, ShapeRounds(shape, yard.calls))
+        rounds = self.rounds.setdefault(shape, ShapeRounds(shape, yard.calls, yard.kept))
         seen = len(rounds.reference_ratios)
 
         def step(done: int) -> None:

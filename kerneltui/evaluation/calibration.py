@@ -150,6 +150,7 @@ class Calibrator:
                 reference=reference,
                 reference_name=result.best,
                 calls=min(calls, sets),
+                kept=protocol.samples(min(calls, sets), call_ns),
                 sets=sets,
                 call_ns=call_ns,
                 bound_ns=limits.time_ns,
@@ -158,13 +159,11 @@ class Calibrator:
             )
         return made
 
-    def noise_rounds(self, yardsticks: Mapping[str, Yardstick]) -> int:
-        """How many rounds of the first incumbent against itself there is time for."""
+    def noise_rounds(self, yardsticks: Mapping[str, Yardstick], seconds: float) -> int:
+        """How many rounds of an incumbent against itself fit into so many seconds of work."""
         protocol = self._stand.protocol
-        round_ns = sum(
-            2 * protocol.kept * yard.calls * yard.call_ns for yard in yardsticks.values()
-        )
-        affordable = int(protocol.noise_s * 1e9 / max(1.0, round_ns))
+        round_ns = sum(2 * yard.kept * yard.calls * yard.call_ns for yard in yardsticks.values())
+        affordable = int(seconds * 1e9 / max(1.0, round_ns))
         return max(protocol.looks[0], min(protocol.noise_rounds, affordable))
 
     def noise(
@@ -184,7 +183,7 @@ class Calibrator:
                     )
                 lane = lanes[ranks]
                 lane.setup(yard.shape, yard.sets)
-                rounds = ShapeRounds(name, yard.calls)
+                rounds = ShapeRounds(name, yard.calls, yard.kept)
                 self._stand.timer.rounds(rounds, count, lane, yard.incumbent, yard.reference)
                 lane.teardown()
                 yard.remember(rounds.reference_ratios)
@@ -210,7 +209,8 @@ class Calibrator:
         try:
             baselines = self.baselines()
             yardsticks = self.yardsticks(incumbent, baselines)
-            rounds = self.noise(incumbent, yardsticks, self.noise_rounds(yardsticks))
+            count = self.noise_rounds(yardsticks, self._stand.protocol.noise_s)
+            rounds = self.noise(incumbent, yardsticks, count)
         except (WrongOutput, LaneFailure) as error:
             raise EvaluationError(f"the incumbent fails in its own calibration: {error}") from error
         half_width, delta = self.delta(rounds)

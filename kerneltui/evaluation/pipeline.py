@@ -128,6 +128,7 @@ class Evaluator:
             "sandbox": self.stand.target.sandbox_level,
             "clocks": "unlocked",
             "load": load,
+            **self.stand.target.describe(),
         }
 
     # The workload
@@ -195,7 +196,7 @@ class Evaluator:
             self._delta = known.restore(self.yardsticks)
         else:
             calibrator = Calibrator(self.stand, self._spec, self._ceilings, say)
-            count = self.stand.protocol.looks[0]
+            count = calibrator.noise_rounds(self.yardsticks, self.stand.protocol.later_noise_s)
             _, self._delta = calibrator.delta(calibrator.noise(kernel, self.yardsticks, count))
         self._incumbent = kernel
 

@@ -39,13 +39,16 @@ class TimingProtocol:
         rotation_bytes: Small problems rotate over more sets, up to so much memory: where the pages of a
             set happen to lie makes a few percent in a cache, and many sets even that out.
         sample_ns: Least work in a sample.
-        kept: Samples kept of each lane in a round.
+        kept: Samples kept of each lane in a round, at least.
+        most_kept: And at most, for problems so small that a round would be over in no time. Their times
+            vary most, and all shapes count the same.
+        round_ns: Work of a lane in a round, as far as `most_kept` allows.
         early_look: Rounds of the screening; who is SLOWER then, or cannot be FASTER, is let go.
         looks: Rounds after which a verdict is tried.
         abandon: Slower than the incumbent by this factor: no benchmark.
-        noise_rounds: Rounds of the first incumbent against itself, at most; a later one gets as many as
-            the first look.
-        noise_s: Time for them; never fewer rounds than the first look.
+        noise_rounds: Rounds of an incumbent against itself, at most.
+        noise_s: Work in them of the first incumbent; never fewer rounds than the first look.
+        later_noise_s: The same for a later one.
         reference_every: The reference takes part in one of so many rounds.
         confirm_groups: Fresh process groups of the confirmation.
         confirm_rounds: Rounds in each of them; half as many once the difference is plain.
@@ -59,17 +62,25 @@ class TimingProtocol:
     rotation_bytes: int = 96 << 20
     sample_ns: int = 3_000_000
     kept: int = 3
+    most_kept: int = 9
+    round_ns: int = 40_000_000
     early_look: int = 4
     looks: tuple[int, ...] = (11, 22, 44)
     abandon: float = 1.5
-    noise_rounds: int = 22
+    noise_rounds: int = 44
     noise_s: float = 16.0
+    later_noise_s: float = 8.0
     reference_every: int = 5
     confirm_groups: int = 3
     confirm_rounds: int = 4
     benchmark_s: float = 120.0
     least_delta: float = 0.01
     library_factor: float = 3.0
+
+    def samples(self, calls: int, call_ns: float) -> int:
+        """Returns the number of kept samples of each lane in a round."""
+        wanted = math.ceil(self.round_ns / max(1.0, calls * call_ns))
+        return max(self.kept, min(self.most_kept, wanted))
 
     def rotation(self, set_bytes: int, calls: int = 1) -> int:
         """Returns the number of buffer sets for a problem, of `set_bytes` over all ranks."""
@@ -136,10 +147,14 @@ class WrongOutput(Exception):
 
 @dataclass
 class ShapeRounds:
-    """The rounds of one shape: a burst of each lane per round, or None where it sat out."""
+    """The rounds of one shape: a burst of each lane per round, or None where it sat out.
+
+    `kept` is the number of samples in a burst; 0 stands for the protocol's.
+    """
 
     shape: str
     calls: int
+    kept: int = 0
     candidate: list[Burst] = field(default_factory=list[Burst])
     incumbent: list[Burst] = field(default_factory=list[Burst])
     reference: list[Burst | None] = field(default_factory=list[Burst | None])
@@ -263,6 +278,7 @@ class Timer:
         turned: bool = False,
         discard: Sequence[Lane] = (),
         checked: Sequence[Lane] = (),
+        kept: int | None = None,
     ) -> list[Burst]:
         """Takes the samples of one round: the lanes in turn, in alternating order.
 
@@ -272,6 +288,7 @@ class Timer:
             turned: Whether the round begins with the last of them.
             discard: Those whose first sample is not kept.
             checked: Those of whose timed samples the judge looks at one.
+            kept: Kept samples of each; the protocol's by default.
 
         Returns:
             A burst for each lane.
@@ -280,7 +297,7 @@ class Timer:
             WrongOutput: The judge found something.
             LaneFailure: A group failed.
         """
-        count = self.protocol.kept
+        count = kept or self.protocol.kept
         chosen = [secrets.randbelow(count) if lane in checked else -1 for lane in lanes]
         samples: list[list[Sample]] = [[] for _ in lanes]
         with self._machine():
@@ -338,6 +355,7 @@ class Timer:
                 turned=number % 2 == 1,
                 discard=[lane for lane in lanes if lane not in ran],
                 checked=checked,
+                kept=rounds.kept or None,
             )
             ran = lanes
             rounds.checked += len(checked)

@@ -35,6 +35,7 @@ tags = ["test"]
 PROTOCOL = TimingProtocol(
     sample_ns=200_000,
     kept=1,
+    most_kept=1,
     looks=(3,),
     noise_rounds=3,
     early_look=1,

@@ -198,3 +198,17 @@ def test_records_are_whole_nanoseconds() -> None:
     part = rounds([1.0000004], [2.0], [None])
     assert part.to_record()["candidate"] == [[1000000, 1000000, 1000000]]
     assert part.to_raw()["reference"] == [None]
+
+
+@pytest.mark.parametrize(
+    ("calls", "call_ms", "samples"), [(1, 33.0, 3), (1, 8.0, 5), (2, 2.2, 9), (1, 0.0, 9)]
+)
+def test_short_calls_get_more_samples_in_a_round(calls: int, call_ms: float, samples: int) -> None:
+    assert TimingProtocol().samples(calls, call_ms * MS) == samples
+
+
+def test_a_round_has_as_many_samples_as_its_shape_wants() -> None:
+    candidate, incumbent, _ = lanes([])
+    found = ShapeRounds("s", 1, kept=4)
+    timer(kept=1).rounds(found, 2, as_lane(candidate), as_lane(incumbent), None)
+    assert len(found.log_ratios) == 8
