@@ -151,7 +151,7 @@ class Benchmark:
         if count < 1:
             return
         yard = self._yardsticks[shape]
-        rounds = self.rounds.setdefault(shape, ShapeRounds(shape, yard.calls, yard.kept))
+        rounds = self.rounds.setdefault(shape, ShapeRounds(shape, yard.calls, kept=yard.kept))
         seen = len(rounds.reference_ratios)
 
         def step(done: int) -> None:

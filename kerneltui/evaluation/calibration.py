@@ -183,7 +183,7 @@ class Calibrator:
                     )
                 lane = lanes[ranks]
                 lane.setup(yard.shape, yard.sets)
-                rounds = ShapeRounds(name, yard.calls, yard.kept)
+                rounds = ShapeRounds(name, yard.calls, kept=yard.kept)
                 self._stand.timer.rounds(rounds, count, lane, yard.incumbent, yard.reference)
                 lane.teardown()
                 yard.remember(rounds.reference_ratios)

@@ -154,11 +154,11 @@ class ShapeRounds:
 
     shape: str
     calls: int
-    kept: int = 0
     candidate: list[Burst] = field(default_factory=list[Burst])
     incumbent: list[Burst] = field(default_factory=list[Burst])
     reference: list[Burst | None] = field(default_factory=list[Burst | None])
     checked: int = 0
+    kept: int = 0
 
     @property
     def log_ratios(self) -> list[float]:

@@ -283,7 +283,7 @@ class Trial:
             other = self._find(GroupRole.INCUMBENT, ranks) or self._open_incumbent(base, ranks)
             lane.setup(yard.shape, yard.sets)
             other.setup(yard.shape, yard.sets)
-            rounds = ShapeRounds(name, yard.calls, yard.kept)
+            rounds = ShapeRounds(name, yard.calls, kept=yard.kept)
             self._stand.timer.rounds(rounds, count, lane, other, None)
             groups[name].append(rounds)
             lane.teardown()
