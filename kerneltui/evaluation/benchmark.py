@@ -169,14 +169,14 @@ class Benchmark:
     def more(self) -> list[str]:
         """Shapes that further rounds should go to: none once the verdict stands or time is up.
 
-        On the slow side one more look is enough: nobody waits for the difference between UNCLEAR and
+        On the slow side the first look is enough: nobody waits for the difference between UNCLEAR and
         SLOWER any longer.
         """
         self.looks += 1
         interval = self.geomean()
         if time.monotonic() > self._deadline or not undecided(interval, self._delta):
             return []
-        if interval.estimate > 0 and self.looks > 1:
+        if interval.estimate > 0:
             return []
         wide = {
             name: parts.high - parts.low
