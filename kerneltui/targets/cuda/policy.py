@@ -154,6 +154,7 @@ _DEVICE_SETTINGS = ForbiddenFeature(
 _LINE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*(?:line\b|\d)", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _PASTE = re.compile(r"\s*(?:##|%:%:)\s*")
+_PASTED = re.compile(r"\w+(?:\s*(?:##|%:%:)\s*\w+)+")
 _PASTING_MACRO = re.compile(
     r"^[ \t]*(?:#|%:)[ \t]*define[ \t]+(\w+)\(([^)\n]*)\)([^\n]*(?:##|%:%:)[^\n]*)", re.MULTILINE
 )
@@ -261,10 +262,10 @@ class MachinePolicy:
 
     def _pasted(self, source: CudaSource) -> Iterator[Finding]:
         """Names that `##` makes: in a macro's own text, or from the arguments of its calls."""
+        for chain in _PASTED.finditer(source.code):
+            yield from self._in_text(_PASTE.sub("", chain[0]), source.line(chain.start()))
         for macro in _PASTING_MACRO.finditer(source.code):
             parameters = [part.strip() for part in macro[2].split(",")]
-            line = source.line(macro.start(1))
-            yield from self._in_text(_PASTE.sub("", macro[3]), line)
             for call in source.calls(re.escape(macro[1])):
                 values = dict(zip(parameters, call.arguments, strict=False))
                 if "..." in parameters:
