@@ -52,6 +52,8 @@
 // kerneltui: runtime PEER_OFFSET in 0 1 default 1
 // Rows of a chunk are a multiple of this, so that the GEMM's tiles are whole.
 // kerneltui: runtime CHUNK_ALIGN in 128 256 512 default 256
+// Chunks of equal size (0), or ever smaller ones (1): the copy of the last one hides under nothing.
+// kerneltui: runtime TAPER in 0 1 default 1
 
 namespace {
 
@@ -259,13 +261,20 @@ int fail(const kt_context *ctx, const char *what, cudaError_t error) {
     return fail(ctx, text);
 }
 
-/* Rows of every chunk but the last, of a rank with `rows` rows. */
-int64_t chunk_rows(int64_t rows, int64_t chunks, int64_t align) {
-    const int64_t size = (rows + chunks - 1) / chunks;
-    return std::max<int64_t>(align, (size + align - 1) / align * align);
+/* The chunks of a rank with `rows` rows; at least one, which may be empty. Sizes are as chunks, chunks - 1,
+ * .., 1 if they taper. */
+std::vector<Chunk> cut(int64_t rows, int64_t chunks, int64_t align, bool taper) {
+    std::vector<Chunk> out;
+    int64_t first = 0;
+    for (int64_t left = chunks; left > 0 && (first < rows || out.empty()); --left) {
+        const int64_t wanted = (rows - first) * (taper ? 2 : 1) / (taper ? left + 1 : left);
+        int64_t next = std::max<int64_t>(align, (wanted + align / 2) / align * align);
+        if (left == 1 || next > rows - first) next = rows - first;
+        out.push_back(Chunk{first, next, nullptr});
+        first += next;
+    }
+    return out;
 }
-
-int chunk_count(int64_t rows, int64_t size) { return int(std::max<int64_t>(1, (rows + size - 1) / size)); }
 
 Words words_of(const kt_context *ctx) {
     Words words{};
@@ -405,13 +414,12 @@ int kerneltui_setup(const kt_context *ctx, void **out) {
     const int64_t chunks = std::clamp<int64_t>(
         kt_value(ctx->tunables, ctx->tunable_count, "CHUNKS", 4), 1, max_chunks - 1);
     const int64_t align = kt_value(ctx->tunables, ctx->tunable_count, "CHUNK_ALIGN", 256);
+    const bool taper = kt_value(ctx->tunables, ctx->tunable_count, "TAPER", 1) != 0;
     for (uint32_t r = 0; r < ctx->ranks; ++r) {
         const int64_t rows = kt_first_row(m, r + 1, ctx->ranks) - kt_first_row(m, r, ctx->ranks);
-        s->counts.of[r] = chunk_count(rows, chunk_rows(rows, chunks, align));
+        s->counts.of[r] = int(cut(rows, chunks, align, taper).size());
     }
-    const int64_t size = chunk_rows(s->rows, chunks, align);
-    for (int i = 0; i < s->counts.of[ctx->rank]; ++i)
-        s->chunks.push_back(Chunk{i * size, std::clamp<int64_t>(s->rows - i * size, 0, size), nullptr});
+    s->chunks = cut(s->rows, chunks, align, taper);
     const int64_t offset = kt_value(ctx->tunables, ctx->tunable_count, "PEER_OFFSET", 1);
     for (uint32_t i = 0; i < ctx->ranks; ++i) {
         const uint32_t q = (i + (offset ? ctx->rank : 0)) % ctx->ranks;

@@ -67,8 +67,17 @@
 // kerneltui: runtime PEER_FIRST in 0 1 default 1
 // Rank r begins r * N / RANKS columns to the right (1), so that ranks do not write one place at once.
 // kerneltui: runtime RANK_OFFSET in 0 1 default 0
-// Column tiles of one copy, if BACKEND is copy_engine.
-// kerneltui: runtime BAND in 2 4 8 16 default 8
+// Whether the tiles of the last round are computed in two halves, the first of which is stored under the
+// second: nothing hides the stores of what comes last. Only with TILE_N 256.
+// kerneltui: runtime HALVE_LAST in 0 1 default 0
+// Whether the kernel may be placed on the SMs while its predecessor on the stream ends, if that allows it
+// (programmatic dependent launch). It touches no memory before the predecessor has ended.
+// kerneltui: runtime EARLY_LAUNCH in 0 1 default 1
+// Percent of a tile's main loop over which its predecessor's boxes are spread on their way to the peers.
+// All CTAs finish a tile at about the same time: without it the link sees bursts, and loads wait behind them.
+// kerneltui: runtime PACE in 0 25 50 75 100 default 75
+// Column tiles of one copy, if BACKEND is copy_engine; 0: whole rows.
+// kerneltui: runtime BAND in 0 2 4 8 16 default 8
 
 namespace {
 
@@ -89,7 +98,6 @@ constexpr int a_bytes = tile_m * tile_k * 2;
 constexpr int b_bytes = tile_k * tile_n * 2;
 constexpr int groups = 2; /* consumer warpgroups */
 constexpr int threads = 128 * (1 + groups);
-constexpr int sums = tile_n / 2; /* fp32 registers of a thread */
 
 constexpr int max_ranks = 8;
 constexpr int source_words = 512; /* words of a source rank in the signal area; the last one is the gate */
@@ -132,7 +140,10 @@ struct Params {
     int tiles_m, tiles_n; /* rows of tiles in units of `cluster` */
     int group_m;          /* likewise */
     int first_n;          /* the column tile at which this rank begins */
+    int whole;            /* tiles that are not halved: the first ones */
+    int items;            /* whole tiles and halves */
     int peer_first;
+    int pace; /* clocks between two boxes of a warpgroup */
     int band, bands;
 };
 
@@ -200,6 +211,14 @@ __device__ __forceinline__ void cluster_sync() {
     } else {
         __syncthreads();
     }
+}
+
+/* The end of the predecessor on the stream, and the sign that the successor may be placed. */
+__device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void allow_successor() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+__device__ __forceinline__ void prefetch(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
 __device__ __forceinline__ uint32_t cluster_rank() {
@@ -316,12 +335,16 @@ template <int pending>
 // kerneltui: evolve begin raster
 /* ---- Which tile when. ----------------------------------------------------------------------------- */
 
-struct Tile {
-    int m, n; /* in tiles; m in units of the cluster */
+struct Item {
+    int m, n;   /* tile; m in units of the cluster */
+    int column; /* of C */
+    bool half;  /* 128 columns */
 };
 
 /* Super-blocks of group_m rows of tiles; within one, down the rows and then along N. */
-__device__ __forceinline__ Tile tile_at(const Params &p, int index) {
+__device__ __forceinline__ Item item_at(const Params &p, int item) {
+    const bool half = item >= p.whole;
+    const int index = half ? p.whole + (item - p.whole) / 2 : item;
     const int block = p.group_m * p.tiles_n;
     const int group = index / block;
     const int first = group * p.group_m;
@@ -329,7 +352,7 @@ __device__ __forceinline__ Tile tile_at(const Params &p, int index) {
     const int within = index - group * block;
     int n = within / height + p.first_n;
     if (n >= p.tiles_n) n -= p.tiles_n;
-    return Tile{first + within % height, n};
+    return Item{first + within % height, n, n * tile_n + (half ? (item - p.whole) % 2 * (tile_n / 2) : 0), half};
 }
 // kerneltui: evolve end
 
@@ -342,27 +365,29 @@ struct Shared {
 };
 
 /* One thread loads this CTA's tiles of A and its part of the cluster's tiles of B. */
-__device__ __forceinline__ void load_tiles(const Params &p, const Shared &s, int first, int step, int tiles,
-                                           int k_tiles, int rank) {
+__device__ __forceinline__ void load_tiles(const Params &p, const Shared &s, int first, int step, int k_tiles,
+                                           int rank) {
     int stage = 0;
     uint32_t parity = 1; /* the ring begins empty */
-    for (int index = first; index < tiles; index += step) {
-        const Tile tile = tile_at(p, index);
-        const int row = (tile.m * cluster + rank) * tile_m;
-        const int column = tile.n * tile_n;
+    for (int index = first; index < p.items; index += step) {
+        const Item item = item_at(p, index);
+        const int row = (item.m * cluster + rank) * tile_m;
+        const int boxes = (item.half ? boxes_n / 2 : boxes_n) / cluster;
+        const uint32_t bytes = a_bytes + (item.half ? b_bytes / 2 : b_bytes);
         for (int k = 0; k < k_tiles; ++k) {
             barrier_wait(&s.barriers->empty[stage], parity);
             uint64_t *full = &s.barriers->full[stage];
-            barrier_expect(full, a_bytes + b_bytes);
+            barrier_expect(full, bytes);
             load_box(&p.a, s.a + stage * a_bytes, full, k * tile_k, row);
 #pragma unroll
             for (int i = 0; i < boxes_n / cluster; ++i) {
-                const int j = rank * (boxes_n / cluster) + i;
+                if (i == boxes) break;
+                const int j = rank * boxes + i;
                 char *target = s.b + stage * b_bytes + j * box_bytes;
                 if (cluster > 1)
-                    load_box_cluster(&p.b, target, full, column + j * box, k * tile_k);
+                    load_box_cluster(&p.b, target, full, item.column + j * box, k * tile_k);
                 else
-                    load_box(&p.b, target, full, column + j * box, k * tile_k);
+                    load_box(&p.b, target, full, item.column + j * box, k * tile_k);
             }
             if (++stage == stages) {
                 stage = 0;
@@ -373,19 +398,25 @@ __device__ __forceinline__ void load_tiles(const Params &p, const Shared &s, int
 }
 
 /* One thread stores the boxes of one consumer warpgroup, and says when all of them have arrived. */
-__device__ __forceinline__ void store_tiles(const Params &p, const Shared &s, int first, int step, int tiles,
-                                            int group, int rank) {
+__device__ __forceinline__ void store_tiles(const Params &p, const Shared &s, int first, int step, int group,
+                                            int rank) {
     int slot = 0;
     uint32_t parity = 0;
-    for (int index = first; index < tiles; index += step) {
-        const Tile tile = tile_at(p, index);
-        const int row = (tile.m * cluster + rank) * tile_m + group * box;
-        const int column = tile.n * tile_n;
+    int held = 0; /* boxes that are stored but not given back */
+    long long due = 0;
+    for (int index = first; index < p.items; index += step) {
+        const Item item = item_at(p, index);
+        const int row = (item.m * cluster + rank) * tile_m + group * box;
+        const int boxes = item.half ? boxes_n / 2 : boxes_n;
 #pragma unroll 1
-        for (int j = 0; j < boxes_n; ++j) {
+        for (int j = 0; j < boxes; ++j) {
             barrier_wait(&s.barriers->c_full[group][slot], parity);
             const char *source = s.c + (group * c_boxes + slot) * box_bytes;
-            const int x = column + j * box;
+            const int x = item.column + j * box;
+            if (backend == lsa && p.pace > 0 && index + step < p.items) {
+                while (clock64() < due) __nanosleep(100);
+                due = clock64() + p.pace;
+            }
             if (x < p.n && row < p.rows) {
                 if (backend == lsa && p.peer_first)
                     for (int q = 1; q < p.ranks; ++q) store_box(&p.c[q], source, x, row);
@@ -394,26 +425,26 @@ __device__ __forceinline__ void store_tiles(const Params &p, const Shared &s, in
                     for (int q = 1; q < p.ranks; ++q) store_box(&p.c[q], source, x, row);
             }
             commit_stores();
-            if (j >= c_boxes - 1) { /* the box that was written c_boxes - 1 boxes ago has been read */
-                wait_stores_read<c_boxes - 1>();
-                barrier_arrive(&s.barriers->c_empty[group][slot + 1 == c_boxes ? 0 : slot + 1]);
-            }
             if (++slot == c_boxes) {
                 slot = 0;
                 parity ^= 1;
+            }
+            if (++held == c_boxes) { /* the oldest has been read when at most the others are pending */
+                wait_stores_read<c_boxes - 1>();
+                barrier_arrive(&s.barriers->c_empty[group][slot]);
+                --held;
             }
         }
         if (backend == copy_engine) {
             wait_stores_done();
             __threadfence_system();
-            const int counter = tile.m / p.group_m * p.bands + tile.n / p.band;
-            asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(p.counters + counter) : "memory");
+            const int counter = item.m / p.group_m * p.bands + item.n / p.band;
+            asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(p.counters + counter), "r"(boxes)
+                         : "memory");
         } else {
             wait_stores_read<0>();
         }
-#pragma unroll
-        for (int j = 1; j < c_boxes; ++j) /* the other boxes */
-            barrier_arrive(&s.barriers->c_empty[group][(slot + j) % c_boxes]);
+        for (; held > 0; --held) barrier_arrive(&s.barriers->c_empty[group][(slot + c_boxes - held) % c_boxes]);
     }
     wait_stores_done();
     if (backend == lsa) {
@@ -436,71 +467,80 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
     return reinterpret_cast<const uint32_t &>(both);
 }
 
-/* One warpgroup multiplies 64 rows of every tile. */
-__device__ __forceinline__ void multiply_tiles(const Params &p, const Shared &s, int first, int step, int tiles,
-                                               int k_tiles, int group) {
-    const int warp = int(threadIdx.x) / 32 % 4;
-    const int lane = int(threadIdx.x) % 32;
-    int stage = 0;
-    uint32_t parity = 0;
-    int slot = 0;
-    uint32_t slot_parity = 1; /* the boxes begin empty */
-    float d[sums];
+struct Ring {
+    int index;
+    uint32_t parity;
 
-    auto release = [&](int which) {
-        if (cluster > 1) {
-            if (lane < cluster) barrier_arrive_at(&s.barriers->empty[which], uint32_t(lane));
-        } else {
-            if (lane == 0) barrier_arrive(&s.barriers->empty[which]);
-        }
-    };
-
-    for (int index = first; index < tiles; index += step) {
-        int previous = 0;
-        for (int k = 0; k < k_tiles; ++k) {
-            barrier_wait(&s.barriers->full[stage], parity);
-            const uint64_t a = operand(s.a + stage * a_bytes + group * box * tile_k * 2, 16, 1024);
-            const uint64_t b = operand(s.b + stage * b_bytes, box_bytes, 1024);
-            wgmma_begin();
-#pragma unroll
-            for (int i = 0; i < tile_k / 16; ++i) /* 16 of K: 32 bytes of A's rows, 16 rows of B */
-                wgmma(d, a + uint64_t(i * 32 >> 4), b + uint64_t(i * 2048 >> 4), k > 0 || i > 0);
-            wgmma_commit();
-            wgmma_wait<1>();
-            if (k > 0) release(previous);
-            previous = stage;
-            if (++stage == stages) {
-                stage = 0;
-                parity ^= 1;
-            }
-        }
-        wgmma_wait<0>();
-        release(previous);
-
-        /* A thread has of every 8 columns two neighbours, in row lane / 4 and 8 below. */
-        const int row = warp * 16 + lane % 16;
-#pragma unroll
-        for (int j = 0; j < boxes_n; ++j) {
-            barrier_wait(&s.barriers->c_empty[group][slot], slot_parity);
-            const uint32_t base = shared_address(s.c + (group * c_boxes + slot) * box_bytes) + uint32_t(row * 128);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const float *v = d + j * 32 + i * 8;
-                const uint32_t address = base + uint32_t(((i * 2 + lane / 16) ^ (row & 7)) << 4);
-                asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-                             "r"(pack(v[0], v[1])), "r"(pack(v[2], v[3])), "r"(pack(v[4], v[5])),
-                             "r"(pack(v[6], v[7]))
-                             : "memory");
-            }
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-            __syncwarp();
-            if (lane == 0) barrier_arrive(&s.barriers->c_full[group][slot]);
-            if (++slot == c_boxes) {
-                slot = 0;
-                slot_parity ^= 1;
-            }
+    __device__ __forceinline__ void next(int size) {
+        if (++index == size) {
+            index = 0;
+            parity ^= 1;
         }
     }
+};
+
+/* The consumers of this CTA have read a stage: says so to all CTAs that write it. */
+__device__ __forceinline__ void release_stage(const Shared &s, int stage, int lane) {
+    if (cluster > 1) {
+        if (lane < cluster) barrier_arrive_at(&s.barriers->empty[stage], uint32_t(lane));
+    } else {
+        if (lane == 0) barrier_arrive(&s.barriers->empty[stage]);
+    }
+}
+
+/* One warpgroup multiplies its 64 rows of a tile of `columns` columns and writes them to shared memory. */
+template <int columns>
+__device__ __forceinline__ void multiply_tile(const Shared &s, Ring &stage, Ring &slot, int k_tiles, int group) {
+    const int warp = int(threadIdx.x) / 32 % 4;
+    const int lane = int(threadIdx.x) % 32;
+    float d[columns / 2];
+    int previous = 0;
+    for (int k = 0; k < k_tiles; ++k) {
+        barrier_wait(&s.barriers->full[stage.index], stage.parity);
+        const uint64_t a = operand(s.a + stage.index * a_bytes + group * box * tile_k * 2, 16, 1024);
+        const uint64_t b = operand(s.b + stage.index * b_bytes, box_bytes, 1024);
+        wgmma_begin();
+#pragma unroll
+        for (int i = 0; i < tile_k / 16; ++i) /* 16 of K: 32 bytes of A's rows, 16 rows of B */
+            wgmma(d, a + uint64_t(i * 32 >> 4), b + uint64_t(i * 2048 >> 4), k > 0 || i > 0);
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (k > 0) release_stage(s, previous, lane);
+        previous = stage.index;
+        stage.next(stages);
+    }
+    wgmma_wait<0>();
+    release_stage(s, previous, lane);
+
+    /* A thread has of every 8 columns two neighbours, in row lane / 4 and 8 below. */
+    const int row = warp * 16 + lane % 16;
+#pragma unroll
+    for (int j = 0; j < columns / box; ++j) {
+        barrier_wait(&s.barriers->c_empty[group][slot.index], slot.parity);
+        const uint32_t base = shared_address(s.c + (group * c_boxes + slot.index) * box_bytes) + uint32_t(row * 128);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float *v = d + j * 32 + i * 8;
+            const uint32_t address = base + uint32_t(((i * 2 + lane / 16) ^ (row & 7)) << 4);
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                         "r"(pack(v[0], v[1])), "r"(pack(v[2], v[3])), "r"(pack(v[4], v[5])), "r"(pack(v[6], v[7]))
+                         : "memory");
+        }
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&s.barriers->c_full[group][slot.index]);
+        slot.next(c_boxes);
+    }
+}
+
+__device__ __forceinline__ void multiply_tiles(const Params &p, const Shared &s, int first, int step, int k_tiles,
+                                               int group) {
+    Ring stage{0, 0};
+    Ring slot{0, 1}; /* the boxes begin empty */
+    int index = first;
+    for (; index < p.whole; index += step) multiply_tile<tile_n>(s, stage, slot, k_tiles, group);
+    if constexpr (tile_n == 256)
+        for (; index < p.items; index += step) multiply_tile<tile_n / 2>(s, stage, slot, k_tiles, group);
 }
 
 __global__ void __launch_bounds__(threads, 1) gemm_kernel(const __grid_constant__ Params p) {
@@ -514,7 +554,6 @@ __global__ void __launch_bounds__(threads, 1) gemm_kernel(const __grid_constant_
     const int rank = cluster > 1 ? int(cluster_rank()) : 0;
     const int first = int(blockIdx.x) / cluster;
     const int step = int(gridDim.x) / cluster;
-    const int tiles = p.tiles_m * p.tiles_n;
     const int k_tiles = (p.k + tile_k - 1) / tile_k;
     const int warp = int(threadIdx.x) / 32;
     const int lane = int(threadIdx.x) % 32;
@@ -530,18 +569,22 @@ __global__ void __launch_bounds__(threads, 1) gemm_kernel(const __grid_constant_
                 barrier_init(&s.barriers->c_empty[g][i], 1);
             }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        prefetch(&p.a);
+        prefetch(&p.b);
     }
     cluster_sync();
+    wait_for_predecessor();
+    allow_successor();
 
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (warp == 0 && lane == 0) load_tiles(p, s, first, step, tiles, k_tiles, rank);
-        if ((warp == 1 || warp == 2) && lane == 0) store_tiles(p, s, first, step, tiles, warp - 1, rank);
+        if (warp == 0 && lane == 0) load_tiles(p, s, first, step, k_tiles, rank);
+        if ((warp == 1 || warp == 2) && lane == 0) store_tiles(p, s, first, step, warp - 1, rank);
         if (warp == 3 && blockIdx.x == 0 && backend == lsa) wait_for_peers(p, lane);
         __syncwarp();
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        multiply_tiles(p, s, first, step, tiles, k_tiles, warp / 4 - 1);
+        multiply_tiles(p, s, first, step, k_tiles, warp / 4 - 1);
     }
     cluster_sync(); /* no CTA leaves while the other may still arrive at its barriers */
 }
@@ -577,6 +620,7 @@ struct State {
     int64_t n, k, rows, first_row;
     bool fused; /* else: vendor GEMM and copies */
     int ctas;
+    bool early_launch, halve;
     Counts flags;
     std::vector<int> peers;     /* in serving order */
     std::vector<Params> params; /* of every set */
@@ -631,8 +675,9 @@ int driver_function(const kt_context *ctx, const char *name, unsigned version, F
 int tiles_down(int64_t rows) { return int((rows + tile_m * cluster - 1) / (tile_m * cluster)); }
 
 /* CTAs that a rank with `rows` rows launches. */
-int cta_count(int64_t rows, int tiles_n, int limit) {
-    return std::min(tiles_down(rows) * tiles_n, limit / cluster) * cluster;
+int cta_count(int64_t rows, int tiles_n, int limit, bool halve) {
+    const int64_t items = int64_t(tiles_down(rows)) * tiles_n * (halve ? 2 : 1);
+    return int(std::min<int64_t>(items, limit / cluster)) * cluster;
 }
 
 int fill_params(State &s, EncodeFunction function) {
@@ -654,7 +699,18 @@ int fill_params(State &s, EncodeFunction function) {
         p.peer_first = int(kt_value(ctx->tunables, ctx->tunable_count, "PEER_FIRST", 1));
         if (kt_value(ctx->tunables, ctx->tunable_count, "RANK_OFFSET", 0))
             p.first_n = int(int64_t(p.tiles_n) * ctx->rank / ctx->ranks);
+        const int tiles = p.tiles_m * p.tiles_n;
+        p.whole = tiles;
+        if (s.halve) {
+            const int clusters = s.ctas / cluster;
+            p.whole = (tiles - 1) / clusters * clusters; /* of whole rounds, without the last */
+        }
+        p.items = p.whole + 2 * (tiles - p.whole);
+        const int64_t pace = kt_value(ctx->tunables, ctx->tunable_count, "PACE", 75);
+        const int64_t k_tiles = (s.k + tile_k - 1) / tile_k;
+        p.pace = int(std::min<int64_t>(k_tiles * (tile_m * tile_n * tile_k / 2048) * pace / 100 / boxes_n, 1 << 20));
         p.band = int(kt_value(ctx->tunables, ctx->tunable_count, "BAND", 8));
+        if (p.band <= 0) p.band = p.tiles_n;
         p.bands = (p.tiles_n + p.band - 1) / p.band;
         p.mine = ctx->signals[ctx->rank];
         p.flags = s.flags;
@@ -681,13 +737,15 @@ int launch(State &s, const Params &p, cudaStream_t stream) {
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
-    cudaLaunchAttribute attribute;
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = cluster;
-    attribute.val.clusterDim.y = 1;
-    attribute.val.clusterDim.z = 1;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
+    cudaLaunchAttribute attributes[2];
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = cluster;
+    attributes[0].val.clusterDim.y = 1;
+    attributes[0].val.clusterDim.z = 1;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = attributes;
+    config.numAttrs = s.early_launch ? 2 : 1;
     const cudaError_t error = cudaLaunchKernelEx(&config, gemm_kernel, p);
     return error ? fail(s.ctx, "launch of the GEMM", error) : 0;
 }
@@ -730,7 +788,7 @@ int enqueue_copies(State &s, const Params &p, const kt_tensor *c, cudaStream_t s
             const int width = std::min(p.band, p.tiles_n - band * p.band);
             const int64_t column = int64_t(band) * p.band * tile_n;
             const int64_t columns = std::min<int64_t>(int64_t(p.band) * tile_n, s.n - column);
-            const unsigned target = s.calls * unsigned(height * width * groups);
+            const unsigned target = s.calls * unsigned(height * width * groups * boxes_n);
             const CUresult waited = s.wait_value(
                 side, reinterpret_cast<CUdeviceptr>(s.counters + group * p.bands + band), target, CU_STREAM_WAIT_VALUE_GEQ);
             if (waited != CUDA_SUCCESS) return fail(s.ctx, "cuStreamWaitValue32 failed");
@@ -797,13 +855,15 @@ int prepare(State &s) {
     if (!error) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
     if (!error) error = cudaFuncSetAttribute(gemm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error) return fail(ctx, "setup", error);
+    s.early_launch = kt_value(ctx->tunables, ctx->tunable_count, "EARLY_LAUNCH", 1) != 0;
     const int64_t limit = kt_value(ctx->tunables, ctx->tunable_count, "MAX_CTAS", 0);
     const int ctas = int(std::min<int64_t>({limit > 0 ? limit : sms, sms, max_ctas}));
+    s.halve = tile_n == 256 && kt_value(ctx->tunables, ctx->tunable_count, "HALVE_LAST", 0) != 0;
     const int tiles_n = int((s.n + tile_n - 1) / tile_n);
     const int64_t m = kt_value(ctx->dimensions, ctx->dimension_count, "M", 0);
     for (uint32_t r = 0; r < ctx->ranks; ++r) {
         const int64_t rows = kt_first_row(m, r + 1, ctx->ranks) - kt_first_row(m, r, ctx->ranks);
-        s.flags.of[r] = cta_count(rows, tiles_n, ctas) * groups;
+        s.flags.of[r] = cta_count(rows, tiles_n, ctas, s.halve) * groups;
     }
     s.ctas = s.flags.of[ctx->rank] / groups;
 

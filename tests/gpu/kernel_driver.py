@@ -20,6 +20,7 @@ import json
 import math
 import multiprocessing as mp
 import os
+import random
 import re
 import signal
 import socket
@@ -38,6 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RANKS = 2
 SETS = 3
 HANG_SECONDS = 10.0
+PAUSE_SECONDS = 0.08
 ENVIRONMENT = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
@@ -686,14 +688,23 @@ def verify(rank: Rank, report: Any, specs: list[Spec], shapes: list[tuple[int, i
 
 
 def sample(rank: Rank, enqueue: Any, calls: int) -> float:
-    """Milliseconds per call of a batch, on this rank; both ranks start together."""
+    """Milliseconds per call of a batch, on this rank; both ranks start together.
+
+    A pause before it lets clocks and power settle, so that no kernel pays for its predecessor. The gate
+    opens when a few calls are enqueued: a stream holds about a thousand operations, then the host waits.
+    """
     torch = rank.torch
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    time.sleep(PAUSE_SECONDS)
+    rank.meet()
     rank.close_gate()
+    enqueue(1)
     begin.record(rank.stream)
-    enqueue(calls)
-    end.record(rank.stream)
+    ahead = min(calls, 6)
+    enqueue(ahead)
     rank.open_gate()
+    enqueue(calls - ahead)
+    end.record(rank.stream)
     rank.stream.synchronize()
     return begin.elapsed_time(end) / calls
 
@@ -701,7 +712,7 @@ def sample(rank: Rank, enqueue: Any, calls: int) -> float:
 def time_kernels(
     rank: Rank, report: Any, specs: list[Spec], shapes: list[tuple[int, int, int]], rounds: int, batch_ms: float
 ) -> None:
-    """Kernel by kernel in palindromic rounds; the slowest rank of each sample counts."""
+    """Kernel by kernel, in an order of its own each round; the slowest rank of each sample counts."""
     torch = rank.torch
     for number, shape in enumerate(shapes):
         m, n, k = shape
@@ -745,7 +756,9 @@ def time_kernels(
             one = max(one, rank.swap(one))
             plan[name] = max(3, min(100, math.ceil(batch_ms / one)))
         for turn in range(rounds):
-            for name, enqueue, _ in contenders if turn % 2 == 0 else contenders[::-1]:
+            order = list(contenders)
+            random.Random(number * 1000 + turn).shuffle(order)  # the same on both ranks
+            for name, enqueue, _ in order:
                 report("begin", f"time {name} {shape}")
                 own = sample(rank, enqueue, plan[name])
                 times[name].append(max(own, rank.swap(own)))
