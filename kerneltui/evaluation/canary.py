@@ -12,6 +12,7 @@ _TAIL = """
 #undef kerneltui_setup
 #undef kerneltui_run
 static const kt_context *kerneltui_canary_context;
+SPOIL
 extern "C" int kerneltui_setup(const kt_context *ctx, void **state) {
     kerneltui_canary_context = ctx;
     return kerneltui_setup_before(ctx, state);
@@ -22,17 +23,31 @@ extern "C" int kerneltui_run(void *state, uint32_t set, uint64_t epoch, void *st
     for (uint32_t i = 0; i < buffers->tensor_count; ++i) {
         const kt_tensor *tensor = &buffers->tensors[i];
         if (tensor->role == KT_OUTPUT && tensor->bytes)
-            static_cast<unsigned char *>(tensor->local)[tensor->bytes - 1] ^= 0x41;
+            kerneltui_canary_spoil(static_cast<unsigned char *>(tensor->local) + tensor->bytes - 1, stream);
     }
     return code;
 }
 """
+_SPOIL_HERE = """\
+static void kerneltui_canary_spoil(unsigned char *place, void *) { *place ^= 0x41; }
+"""
+_SPOIL_ON_DEVICE = """\
+#include <cuda_runtime.h>
+static __global__ void kerneltui_canary_change(unsigned char *place) { *place ^= 0x41; }
+static void kerneltui_canary_spoil(unsigned char *place, void *stream) {
+    kerneltui_canary_change<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(place);
+}
+"""
 
 
-def broken_kernel(source: str) -> str:
+def broken_kernel(source: str, *, on_device: bool = False) -> str:
     """Returns a kernel that does all that `source` does, and then spoils one element of each output.
 
     The bits that change are in the sign and exponent of a little-endian floating point number, or the
     high bits of an integer. The rest is right, so only a judge that compares every element sees it.
+
+    Args:
+        source: The kernel.
+        on_device: Whether its tensors lie in the memory of a GPU.
     """
-    return _HEAD + source + _TAIL
+    return _HEAD + source + _TAIL.replace("SPOIL", _SPOIL_ON_DEVICE if on_device else _SPOIL_HERE)

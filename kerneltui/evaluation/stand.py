@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -66,6 +66,10 @@ class MachineTarget(Protocol):
     @property
     def sandbox_level(self) -> str:
         """What confines a rank, in words."""
+        ...
+
+    def describe(self) -> Mapping[str, str]:
+        """What there is beside the processor, for the record of an evaluation."""
         ...
 
     def start(self) -> None:

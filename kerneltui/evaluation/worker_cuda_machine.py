@@ -40,7 +40,7 @@ _pointer = ctypes.c_void_p
 _u32, _u64 = ctypes.c_uint32, ctypes.c_uint64
 
 _CUDA, _HUNG, _UNSETTLED = 5, 6, 7  # of the harness, after those that all targets have
-_PATIENCE_NS = 50_000_000
+_PATIENCE_NS, _LESS_PATIENCE_NS = 20_000_000, 5_000_000
 _SIDE_STREAMS = 16
 _OUT_OF_MEMORY = 2
 _HINTS = {
@@ -106,6 +106,7 @@ class CudaSampleArguments(abi.SampleArguments):
         ("gate_ns", _u64),
         ("go_ns", _u64),
         ("end_count", _u64),
+        ("unheld", _u32),
     )
 
 
@@ -189,6 +190,7 @@ class CudaMachine:
         self._seal: Callable[[], None] | None = seal
         self._memory: RankMemory | None = None
         self._free = 0
+        self._unheld = False
         library = harness.library
         library.ht_free_bytes.restype = _u64
         library.ht_allocate.restype = _pointer
@@ -315,9 +317,10 @@ class CudaMachine:
             outputs=ctypes.addressof(outputs),
             output_count=per_set,
             verifying=int(bool(request["verifying"])),
-            patience_ns=_PATIENCE_NS,
+            patience_ns=_LESS_PATIENCE_NS if self._unheld else _PATIENCE_NS,
         )
         self._check(self.harness.sample(arguments), arguments.code)
+        self._unheld = bool(arguments.unheld)
         return {
             "start_ns": arguments.start_ns,
             "ends_ns": list(ends[: arguments.end_count]),

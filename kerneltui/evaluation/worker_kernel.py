@@ -183,7 +183,11 @@ class SampleCall(Protocol):
 
     run: int
     state: int | None
-    layout: GroupLayout
+
+    @property
+    def layout(self) -> GroupLayout:
+        """Where everything lies."""
+        ...
 
 
 class Machine(Protocol):

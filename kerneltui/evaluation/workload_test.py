@@ -60,7 +60,8 @@ def run_workload_test(stand: Stand, spec: TargetSpec, cache: Path) -> tuple[str,
 def _canary(stand: Stand, spec: TargetSpec) -> None:
     workload = stand.workload
     seed = workload.kernels / spec.seed
-    source = broken_kernel(seed.read_text(encoding="utf-8"))
+    on_device = stand.target.judge_place.device != "cpu"
+    source = broken_kernel(seed.read_text(encoding="utf-8"), on_device=on_device)
     kernel = parse_kernel(source, f"broken {seed.name}")
     shapes = [*workload.shapes_for("test"), *workload.shapes_for("tune")]
     shape = next((s for s in shapes if s.ranks == spec.ranks), shapes[0])
@@ -88,6 +89,7 @@ def _canary(stand: Stand, spec: TargetSpec) -> None:
 
 def _workload_hash(stand: Stand) -> str:
     digest = hashlib.sha256(stand.workload.text.encode())
+    digest.update(stand.workload.target.encode())
     digest.update((stand.workload.folder / "reference.py").read_bytes())
     digest.update(str(stand.judge.hello.get("version")).encode())
     return digest.hexdigest()[:24]

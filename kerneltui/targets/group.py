@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar, cast
 
 from kerneltui.targets.client import ForkServerClient, exit_from
 from kerneltui.targets.diagnosis import (
@@ -49,7 +49,7 @@ _LONGEST_DELAY_NS = 1_000_000_000
 Memory = TypeVar("Memory", bound=SharedMemory)
 
 
-def _nothing_left(proof: KillProof) -> str:
+def _nothing_left(proof: KillProof, layout: GroupLayout | None) -> str:
     """Processes are all that has to be gone."""
     return ""
 
@@ -64,7 +64,8 @@ class GroupTraits(Generic[Memory]):
         connects_late: Whether host collectives are connected only when a kernel asks for them.
         limits_addresses: Whether the address space of a rank is limited.
         clock_slack_ns: How far the clocks of two ranks may lie apart.
-        settle: Asked when the processes are gone: what is left elsewhere, as one line, or nothing.
+        settle: Asked when the processes are gone, with the layout that was set up last: what is left
+            elsewhere, as one line, or nothing.
     """
 
     make_memory: Callable[[GroupLayout], Memory] | None
@@ -72,7 +73,7 @@ class GroupTraits(Generic[Memory]):
     connects_late: bool = False
     limits_addresses: bool = True
     clock_slack_ns: int = 0
-    settle: Callable[[KillProof], str] = _nothing_left
+    settle: Callable[[KillProof, GroupLayout | None], str] = _nothing_left
 
 
 class RankGroup(Generic[Memory]):
@@ -109,6 +110,7 @@ class RankGroup(Generic[Memory]):
         self.sandbox_level = ""
         self.threads = 0
         self.memory: Memory | None = None
+        self.layout: GroupLayout | None = None
         self.left_behind = ""
         self._traits = traits
         self._connected = not traits.connects_late
@@ -183,7 +185,7 @@ class RankGroup(Generic[Memory]):
         return self._traits.granularity
 
     def setup(
-        self, layout: GroupLayout, runtime: Mapping[str, int], memory: Memory | None = None
+        self, layout: GroupLayout, runtime: Mapping[str, int], memory: SharedMemory | None = None
     ) -> None:
         """Maps the buffers of a layout in the ranks, and calls the kernel's `setup`.
 
@@ -200,16 +202,13 @@ class RankGroup(Generic[Memory]):
             raise ValueError(f"a layout of {len(layout.ranks)} ranks for {self.ranks}")
         if self.memory is not None:
             raise ValueError("teardown must come before the next setup")
-        if memory is None and self._traits.make_memory is None:
-            raise ValueError(
-                "the buffers of this group are made elsewhere; setup must be given them"
-            )
+        make = self._traits.make_memory
+        if (make is None) is (memory is None):
+            raise ValueError("the buffers of a group are made here, or given to setup")
         self._check_alive()
-        if memory is None and self._traits.make_memory is not None:
-            memory = self._traits.make_memory(layout)
-        assert memory is not None
-        self.memory = memory
-        files = memory.files
+        self.memory = make(layout) if make is not None else cast("Memory", memory)
+        self.layout = layout
+        files = self.memory.files
         shared = [*(f.symmetric for f in files), *(f.signals for f in files)]
         self._ask(
             "setup",
@@ -320,7 +319,7 @@ class RankGroup(Generic[Memory]):
         proof = self._end()
         self._release_memory()
         if first:
-            self.left_behind = self._traits.settle(proof)
+            self.left_behind = self._traits.settle(proof, self.layout)
         with self._ending:
             self._channels.close()
             if not self._control.closed:

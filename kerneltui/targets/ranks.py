@@ -13,6 +13,7 @@ from kerneltui.targets.client import ForkServerClient
 from kerneltui.targets.errors import FailureKind, RankFailure, ServerFailure
 from kerneltui.targets.group import GroupTraits, Memory, RankGroup
 from kerneltui.targets.port import GroupRole, Limits
+from kerneltui.targets.windows import GroupLayout
 
 __all__ = ["HARNESS_COMMON", "RankProcesses"]
 
@@ -72,6 +73,12 @@ class RankProcesses(Generic[Memory]):
         server = ForkServerClient(self._entry, self.directory, self._environment)
         server.start()
         self._server = server
+
+    def layouts(self) -> list[GroupLayout]:
+        """The layouts that are set up in groups that live."""
+        with self._changing:
+            groups = list(self._groups.values())
+        return [memory.layout for group in groups if (memory := group.memory) is not None]
 
     def close(self) -> None:
         """Ends all groups, the fork server, and everything that is left under it."""

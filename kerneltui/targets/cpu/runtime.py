@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -99,6 +100,10 @@ class CpuTarget:
             ServerFailure: If the target is not started.
         """
         return self._processes.pid
+
+    def describe(self) -> Mapping[str, str]:
+        """What there is beside the processor: nothing."""
+        return {}
 
     def start(self) -> None:
         """Starts the fork server and returns at once; torch is imported meanwhile.

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kerneltui.targets.cuda.toolchain import arch_of
 from kerneltui.targets.errors import TargetError
 
 __all__ = [
@@ -54,9 +55,7 @@ class GpuDevice:
     @property
     def arch(self) -> str:
         """Its architecture as compilers name it, such as "sm_90a"."""
-        major, minor = self.capability
-        # Instructions of one generation alone have names of their own from Hopper on.
-        return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+        return arch_of(*self.capability)
 
     def items(self) -> dict[str, str]:
         """The same as text, for the record of an evaluation."""
@@ -96,7 +95,7 @@ class Gpus:
 
     def __init__(self) -> None:
         try:
-            import pynvml
+            import pynvml  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise TargetError(
                 "the CUDA target needs nvidia-ml-py; pip install 'kerneltui[cuda13]'"
@@ -159,28 +158,41 @@ class MemoryWatch:
         self._idle = {index: gpus.use(index).unaccounted_bytes for index in devices}
 
     def wait_gone(
-        self, pids: Collection[int], devices: Sequence[int], *, patience_s: float = _PATIENCE_S
+        self,
+        pids: Collection[int],
+        devices: Sequence[int],
+        buffers: Sequence[int],
+        *,
+        patience_s: float = _PATIENCE_S,
     ) -> dict[int, str]:
         """Waits until processes have left the devices.
+
+        Args:
+            pids: Which processes.
+            devices: Which devices.
+            buffers: By device, bytes of the buffers that are shared between processes: the
+                management library counts them to none.
+            patience_s: How long to wait.
 
         Returns:
             What is still there, in words, by device; empty if all is well.
         """
         deadline = time.monotonic() + patience_s
         while True:
-            left = {i: text for i in devices if (text := self._left(i, pids))}
+            left = {i: text for i in devices if (text := self._left(i, pids, buffers[i]))}
             if not left or time.monotonic() >= deadline:
                 return left
             time.sleep(_POLL_S)
 
-    def _left(self, index: int, pids: Collection[int]) -> str:
+    def _left(self, index: int, pids: Collection[int], buffers: int) -> str:
         use = self._gpus.use(index)
         here = sorted(use.processes.keys() & set(pids))
         if here:
             return f"processes {', '.join(map(str, here))} are still on it"
         idle, now = self._idle[index], use.unaccounted_bytes
-        if idle is not None and now is not None and now > idle + _SLACK_BYTES:
-            return f"{(now - idle) >> 20} MiB more are in use than when it was idle"
+        if idle is not None and now is not None and now > idle + buffers + _SLACK_BYTES:
+            more = (now - idle - buffers) >> 20
+            return f"{more} MiB are in use that belong to no process"
         return ""
 
 

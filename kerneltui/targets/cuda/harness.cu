@@ -217,8 +217,9 @@ struct ht_sample {
     uint64_t patience_ns;
     /* further out */
     uint64_t gate_ns;
-    uint64_t go_ns; /* by the host */
+    uint64_t go_ns; /* by the host: the gate cannot have opened before */
     uint64_t end_count;
+    uint32_t unheld; /* 1: the gate opened before everything was enqueued, since run waits for the device */
 };
 
 static int cuda_failure(cudaError_t error, const char *where, ht_failure *failure, int32_t *code) {
@@ -444,6 +445,7 @@ static int run_sample(ht_sample *s, ht_failure *failure) {
     rusage before, after;
     getrusage(RUSAGE_SELF, &before);
     const uint64_t cpu = process_cpu_ns();
+    const uint64_t launched = now_ns();
     launch_gate(s);
     uint64_t begin;
     if (s->verifying) {
@@ -478,7 +480,9 @@ static int run_sample(ht_sample *s, ht_failure *failure) {
     s->gate_ns = board->gate_ns;
     s->start_ns = board->start_ns;
     for (uint64_t i = 0; i < s->end_count; ++i) s->ends_ns[i] = board->stamps[i];
-    s->ticks = board->unheld ? 0 : end - begin;
+    s->unheld = board->unheld ? 1 : 0;
+    s->ticks = s->unheld ? 0 : end - begin;
+    if (s->unheld) s->go_ns = launched;
     static_cast<Slot *>(s->control)[s->rank].finished.store(s->epoch + s->calls, std::memory_order_relaxed);
     if (board->late) {
         s->late_rank = static_cast<uint32_t>(board->late - 1);

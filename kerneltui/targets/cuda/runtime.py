@@ -13,6 +13,7 @@ from kerneltui.model.limit import Ceilings
 from kerneltui.targets.cuda import driver
 from kerneltui.targets.cuda.device import Gpus, MemoryWatch, device_environment
 from kerneltui.targets.cuda.packages import find_nccl, find_toolkit
+from kerneltui.targets.cuda.toolchain import CudaToolchain
 from kerneltui.targets.errors import ServerFailure, TargetError
 from kerneltui.targets.group import GroupTraits, RankGroup
 from kerneltui.targets.locks import MachineLock
@@ -25,6 +26,7 @@ from kerneltui.targets.port import (
     Toolchain,
 )
 from kerneltui.targets.ranks import HARNESS_COMMON, RankProcesses
+from kerneltui.targets.windows import GroupLayout
 
 __all__ = ["CudaTarget", "harness_source"]
 
@@ -76,7 +78,9 @@ class CudaTarget:
         self.lock = lock or MachineLock()
         self.gpus = Gpus()
         self.arch = self.gpus.describe(0).arch
-        self.toolchain: Toolchain = toolchain or _nvcc(cache / "builds", self.lock, self.arch)
+        self.toolchain: Toolchain = toolchain or CudaToolchain(
+            cache / "builds", arch=self.arch, lock=self.lock
+        )
         self.quarantined: dict[int, str] = {}
         self._confine = confine
         self._cpus = len(os.sched_getaffinity(0))
@@ -178,13 +182,16 @@ class CudaTarget:
         """
         with self.lock.burst(), self.open_group(GroupRole.BASELINE, ranks) as group:
             rates = group.measure(dtype)
-        flops = min(float(r["flops"]) for r in rates)
+        best = {
+            name: max(float(r[name]) for r in rates)
+            for name in ("flops", "memory_bytes", "link_bytes")
+        }
         return Ceilings(
             ranks=ranks,
-            flops=flops,
-            peak_flops=_PEAK_MARGIN * max(float(r["flops"]) for r in rates),
-            memory_bytes=min(float(r["memory_bytes"]) for r in rates),
-            link_bytes=min(float(r["link_bytes"]) for r in rates) or float("inf"),
+            flops=best["flops"],
+            peak_flops=_PEAK_MARGIN * best["flops"],
+            memory_bytes=best["memory_bytes"],
+            link_bytes=best["link_bytes"] or float("inf"),
             latency_ns=_LATENCY_NS,
         )
 
@@ -213,19 +220,24 @@ class CudaTarget:
                 )
         return list(range(ranks))
 
-    def _settle(self, proof: KillProof) -> str:
+    def _settle(self, proof: KillProof, layout: GroupLayout | None) -> str:
         """Waits until a group has left its GPUs; quarantines one that it has not."""
         pids = {e.pid for e in proof.exits} | set(proof.strays) | set(proof.left)
-        left = self._watch.wait_gone(pids, range(len(proof.exits) or self.gpus.count))
+        # Buffers are the judge's. It gives those of this group back a moment later.
+        layouts = self._processes.layouts() + ([layout] if layout else [])
+        buffers = [sum(_rank_bytes(one, i) for one in layouts) for i in range(self.gpus.count)]
+        left = self._watch.wait_gone(pids, range(len(proof.exits) or self.gpus.count), buffers)
         with self._changing:
             self.quarantined.update(left)
         return "; ".join(f"GPU {index} is quarantined: {text}" for index, text in left.items())
 
 
-def _nvcc(cache: Path, lock: MachineLock, arch: str) -> Toolchain:
-    from kerneltui.targets.cuda.toolchain import CudaToolchain
-
-    return CudaToolchain(cache, lock=lock, arch=arch)
+def _rank_bytes(layout: GroupLayout, rank: int) -> int:
+    """Device memory of one rank's buffers."""
+    if rank >= len(layout.ranks):
+        return 0
+    item = layout.ranks[rank]
+    return item.private_bytes + item.symmetric_bytes + layout.signal_bytes
 
 
 def _nccl_header() -> dict[str, Any] | None:
