@@ -14,10 +14,11 @@ from typing import Any
 
 from kerneltui.evaluation.values import Report, ValueClass
 from kerneltui.model.errors import UserError
+from kerneltui.targets.buffers import RankFiles, SharedMemory
 from kerneltui.targets.channel import Channel, ChannelClosed, ChannelTimeout
 from kerneltui.targets.errors import MemoryFailure
 from kerneltui.targets.patterns import Poison
-from kerneltui.targets.port import JudgePlace, RankFiles, SharedMemory
+from kerneltui.targets.port import JudgePlace
 from kerneltui.targets.windows import GroupLayout
 
 __all__ = ["JudgeClient", "JudgeFailure"]

@@ -19,8 +19,9 @@ from typing import Protocol
 from kerneltui.evaluation.judge_client import JudgeClient, JudgeFailure
 from kerneltui.evaluation.values import Report, ValueClass
 from kerneltui.model.workload import DTYPE_BYTES, Shape, Workload
+from kerneltui.targets.buffers import SharedMemory
 from kerneltui.targets.patterns import Poison
-from kerneltui.targets.port import Group, Sample, SharedMemory
+from kerneltui.targets.port import Group, Sample
 from kerneltui.targets.windows import GroupLayout, TensorSpec
 
 __all__ = ["Lane", "MemoryGroup", "Spent", "set_bytes"]

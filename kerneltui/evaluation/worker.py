@@ -16,7 +16,7 @@ from kerneltui.evaluation.worker_cpu import CpuMachine
 from kerneltui.evaluation.worker_host import HostCollectives
 from kerneltui.evaluation.worker_kernel import CHarness, KernelError, Rank
 from kerneltui.targets.channel import Channel, ChannelClosed
-from kerneltui.targets.errors import FailureKind
+from kerneltui.targets.errors import FailureKind, TargetError
 from kerneltui.targets.forkserver import RankStart
 from kerneltui.targets.windows import GroupLayout
 
@@ -48,7 +48,11 @@ def serve(
     message, descriptors = channel.receive_with_descriptors(time.monotonic() + 60.0)
     if message["do"] != "begin":
         raise ValueError(f"the first request was {message['do']!r}")
-    rank, level, threads = get_ready(start, descriptors)
+    try:
+        rank, level, threads = get_ready(start, descriptors)
+    except (KernelError, TargetError) as error:
+        channel.send({"nonce": message["nonce"], "ok": False, "reason": str(error)})
+        return
     channel.send({"nonce": message["nonce"], "ok": True, "sandbox": level, "threads": threads})
     while True:
         try:

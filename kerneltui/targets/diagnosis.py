@@ -44,14 +44,14 @@ def rank_samples(answers: Sequence[Mapping[str, Any]], calls: int) -> tuple[Rank
         ValueError: If the number of times is not the number of calls.
     """
     opened = max(int(answer.get("go_ns", 0)) for answer in answers)
-    return tuple(
-        _rank_sample(a, calls, opened - int(a["gate_ns"]) if "gate_ns" in a else 0) for a in answers
-    )
+    return tuple(_rank_sample(answer, calls, opened) for answer in answers)
 
 
-def _rank_sample(answer: Mapping[str, Any], calls: int, shift: int) -> RankSample:
+def _rank_sample(answer: Mapping[str, Any], calls: int, opened: int) -> RankSample:
+    on_device = "gate_ns" in answer
+    shift = opened - int(answer["gate_ns"]) if on_device else 0
     ends = tuple(int(e) + shift for e in answer["ends_ns"])
-    if len(ends) not in ((calls,) if not shift else (1, calls)):
+    if len(ends) != calls and not (on_device and len(ends) == 1):
         raise ValueError(f"{len(ends)} times for {calls} calls")
     return RankSample(
         start_ns=int(answer["start_ns"]) + shift,

@@ -346,14 +346,10 @@ def _become_rank(
 def _limit(limits: dict[str, Any]) -> None:
     with suppress(OSError):  # not allowed in some containers
         Path("/proc/self/oom_score_adj").write_text("1000")
-    wanted = [
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
-        (resource.RLIMIT_NOFILE, 1024),
-    ]
+    wanted = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, 1024)]
+    wanted.append((resource.RLIMIT_FSIZE, limits["file_bytes"]))
     if limits["addresses"]:  # a GPU's driver reserves far more than there is memory
-        now = _status_bytes()
-        room = limits["memory_bytes"]
+        now, room = _status_bytes(), limits["memory_bytes"]
         wanted += [
             # Private writable memory; then all address space, in which the shared buffers lie too.
             (resource.RLIMIT_DATA, now["VmData"] + room),

@@ -5,16 +5,14 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
-import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, NoReturn, Self, TypeVar, cast
+from typing import Any, Generic, NoReturn, Self, cast
 
-from kerneltui.targets.client import ForkServerClient, exit_from
+from kerneltui.targets.buffers import SharedMemory
+from kerneltui.targets.client import ForkServerClient
 from kerneltui.targets.diagnosis import (
     SLOT_BYTES,
     clock_conflict,
@@ -25,7 +23,8 @@ from kerneltui.targets.diagnosis import (
     rank_samples,
     unremarkable,
 )
-from kerneltui.targets.errors import FailureKind, RankFailure, ServerFailure
+from kerneltui.targets.ending import end_ranks
+from kerneltui.targets.errors import FailureKind, RankFailure
 from kerneltui.targets.exchange import Answers, FarEnds, RankChannels
 from kerneltui.targets.output import KeptOutput, OutputKeeper
 from kerneltui.targets.port import (
@@ -34,46 +33,15 @@ from kerneltui.targets.port import (
     Limits,
     Requirements,
     Sample,
-    SharedMemory,
 )
+from kerneltui.targets.traits import GroupTraits, Memory
 from kerneltui.targets.windows import GroupLayout
 
-__all__ = ["GroupTraits", "RankGroup"]
+__all__ = ["RankGroup"]
 
 _ANSWER_S = 0.5  # the harness gives up first and can say who was late; the engine waits this longer
-_KILL_S = 12.0
 _DETAIL_CHARACTERS = 2000
 _LONGEST_DELAY_NS = 1_000_000_000
-
-
-Memory = TypeVar("Memory", bound=SharedMemory)
-
-
-def _nothing_left(proof: KillProof, layout: GroupLayout | None) -> str:
-    """Processes are all that has to be gone."""
-    return ""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupTraits(Generic[Memory]):
-    """In what the groups of one target differ from those of another.
-
-    Attributes:
-        make_memory: Makes the buffers of a layout, or None if `setup` is given them.
-        granularity: What the files of a layout must be multiples of, in bytes.
-        connects_late: Whether host collectives are connected only when a kernel asks for them.
-        limits_addresses: Whether the address space of a rank is limited.
-        clock_slack_ns: How far the clocks of two ranks may lie apart.
-        settle: Asked when the processes are gone, with the layout that was set up last: what is left
-            elsewhere, as one line, or nothing.
-    """
-
-    make_memory: Callable[[GroupLayout], Memory] | None
-    granularity: int = mmap.PAGESIZE
-    connects_late: bool = False
-    limits_addresses: bool = True
-    clock_slack_ns: int = 0
-    settle: Callable[[KillProof, GroupLayout | None], str] = _nothing_left
 
 
 class RankGroup(Generic[Memory]):
@@ -464,6 +432,8 @@ class RankGroup(Generic[Memory]):
         else:
             rank = min(r for r, answer in answers.given.items() if not answer["ok"])
             kind, reason = describe_refusal(rank, answers.given[rank], what)
+            if kind is FailureKind.HANG:
+                reason += f"; {last_epochs(self._control, self.ranks)}"
         self._fail(what, kind, rank, reason)
 
     def _fail_hang(self, what: str, silent: list[int], limit_s: float) -> NoReturn:
@@ -495,34 +465,10 @@ class RankGroup(Generic[Memory]):
             if self._proof is not None:
                 return self._proof
             self._channels.shutdown()
-            try:
-                answer = self._server.ask({"do": "kill", "group": self.group_id}, timeout_s=_KILL_S)
-                self._proof = KillProof(
-                    group_id=self.group_id,
-                    exits=tuple(exit_from(e) for e in answer["exits"]),
-                    strays=tuple(answer["strays"]),
-                    seconds=float(answer["seconds"]),
-                    gone=not answer["left"],
-                    left=tuple(answer["left"]),
-                )
-            except ServerFailure:
-                # Without a server its ranks are gone: each dies with it. Look rather than trust.
-                left = tuple(pid for pid in self.pids if _is_rank(pid))
-                for pid in left:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                self._proof = KillProof(self.group_id, (), (), 0.0, not left, left)
+            self._proof = end_ranks(self._server, self.group_id, self.pids)
             return self._proof
 
     def _release_memory(self) -> None:
         memory, self.memory = self.memory, None
         if memory is not None:
             memory.close()
-
-
-def _is_rank(pid: int) -> bool:
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-    return b"kerneltui.targets.forkserver" in command

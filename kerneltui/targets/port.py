@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from kerneltui.targets.buffers import SharedMemory
 from kerneltui.targets.output import KeptOutput
 from kerneltui.targets.windows import GroupLayout
 
@@ -20,11 +21,9 @@ __all__ = [
     "KillProof",
     "Limits",
     "RankExit",
-    "RankFiles",
     "RankSample",
     "Requirements",
     "Sample",
-    "SharedMemory",
     "Target",
     "Toolchain",
 ]
@@ -64,38 +63,6 @@ class Limits:
     shared_bytes: int = 8 << 30
     device_bytes: int = 16 << 30
     file_bytes: int = 64 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class RankFiles:
-    """The three descriptors of one rank's buffers."""
-
-    private: int
-    symmetric: int
-    signals: int
-
-
-class SharedMemory(Protocol):
-    """The buffers of a group as descriptors that ranks can map."""
-
-    @property
-    def layout(self) -> GroupLayout:
-        """Where everything lies."""
-        ...
-
-    @property
-    def files(self) -> tuple[RankFiles, ...]:
-        """Descriptors, by rank."""
-        ...
-
-    @property
-    def descriptors(self) -> tuple[int, ...]:
-        """Private, symmetric, signals of rank 0, then of rank 1, and so on."""
-        ...
-
-    def close(self) -> None:
-        """Gives the descriptors back; may be called again."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from typing import Any, Generic
 
 from kerneltui.targets.client import ForkServerClient
 from kerneltui.targets.errors import FailureKind, RankFailure, ServerFailure
-from kerneltui.targets.group import GroupTraits, Memory, RankGroup
+from kerneltui.targets.group import RankGroup
 from kerneltui.targets.port import GroupRole, Limits
+from kerneltui.targets.traits import GroupTraits, Memory
 from kerneltui.targets.windows import GroupLayout
 
 __all__ = ["HARNESS_COMMON", "RankProcesses"]

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-import runtime_kernels as kernels  # noqa: E402
+import gpu_kernels as kernels  # noqa: E402
 
 from kerneltui.evaluation.lane import Lane  # noqa: E402
 from kerneltui.evaluation.outcome import EvaluationError  # noqa: E402

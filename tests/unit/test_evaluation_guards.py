@@ -1,5 +1,6 @@
 import os
 import time
+from dataclasses import replace
 
 from evaluation_fakes import sample, shape, workload
 
@@ -37,3 +38,14 @@ def test_processor_time_of_this_process_grows_with_work() -> None:
     while time.thread_time_ns() - begin < 100_000_000:
         sum(range(10_000))
     assert cpu_time_ns([os.getpid()]) - before >= 50_000_000
+
+
+def test_clocks_that_lie_apart_a_little_break_no_causality() -> None:
+    seen = replace(sample((0, [100]), (3_000, [3_100])), slack_ns=5_000)
+    assert causality_broken(seen, (0, 1)) == ""
+    assert causality_broken(replace(seen, slack_ns=0), (0, 1)) != ""
+
+
+def test_calls_without_an_end_of_their_own_are_looked_at_together() -> None:
+    seen = replace(sample((0, [100]), (5_000, [5_100])), calls=8)
+    assert "before rank 1 began" in causality_broken(seen, (0, 1))

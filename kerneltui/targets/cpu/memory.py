@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kerneltui.targets.buffers import RankFiles
 from kerneltui.targets.errors import MemoryFailure
-from kerneltui.targets.port import RankFiles
 from kerneltui.targets.windows import GroupLayout, TensorLayout
 
 __all__ = ["GroupMemory"]

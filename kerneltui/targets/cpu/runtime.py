@@ -10,10 +10,11 @@ from typing import Self
 
 from kerneltui.targets.cpu.memory import GroupMemory
 from kerneltui.targets.cpu.toolchain import CpuToolchain
-from kerneltui.targets.group import GroupTraits, RankGroup
+from kerneltui.targets.group import RankGroup
 from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import GroupRole, JudgePlace, Limits
 from kerneltui.targets.ranks import HARNESS_COMMON, RankProcesses
+from kerneltui.targets.traits import GroupTraits
 
 __all__ = ["CpuTarget", "harness_source"]
 

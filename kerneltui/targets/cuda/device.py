@@ -95,7 +95,7 @@ class Gpus:
 
     def __init__(self) -> None:
         try:
-            import pynvml  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+            import pynvml  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise TargetError(
                 "the CUDA target needs nvidia-ml-py; pip install 'kerneltui[cuda13]'"

@@ -10,22 +10,23 @@ from types import TracebackType
 from typing import Any, Self
 
 from kerneltui.model.limit import Ceilings
+from kerneltui.targets.buffers import SharedMemory
 from kerneltui.targets.cuda import driver
 from kerneltui.targets.cuda.device import Gpus, MemoryWatch, device_environment
 from kerneltui.targets.cuda.packages import find_nccl, find_toolkit
 from kerneltui.targets.cuda.toolchain import CudaToolchain
 from kerneltui.targets.errors import ServerFailure, TargetError
-from kerneltui.targets.group import GroupTraits, RankGroup
+from kerneltui.targets.group import RankGroup
 from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import (
     GroupRole,
     JudgePlace,
     KillProof,
     Limits,
-    SharedMemory,
     Toolchain,
 )
 from kerneltui.targets.ranks import HARNESS_COMMON, RankProcesses
+from kerneltui.targets.traits import GroupTraits
 from kerneltui.targets.windows import GroupLayout
 
 __all__ = ["CudaTarget", "harness_source"]

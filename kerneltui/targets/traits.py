@@ -1,0 +1,43 @@
+"""In what the groups of one target differ from those of another."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from kerneltui.targets.buffers import SharedMemory
+from kerneltui.targets.port import KillProof
+from kerneltui.targets.windows import GroupLayout
+
+__all__ = ["GroupTraits", "Memory"]
+
+Memory = TypeVar("Memory", bound=SharedMemory)
+
+
+def _nothing_left(proof: KillProof, layout: GroupLayout | None) -> str:
+    """Processes are all that has to be gone."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTraits(Generic[Memory]):
+    """In what the groups of one target differ from those of another.
+
+    Attributes:
+        make_memory: Makes the buffers of a layout, or None if `setup` is given them.
+        granularity: What the files of a layout must be multiples of, in bytes.
+        connects_late: Whether host collectives are connected only when a kernel asks for them.
+        limits_addresses: Whether the address space of a rank is limited.
+        clock_slack_ns: How far the clocks of two ranks may lie apart.
+        settle: Asked when the processes are gone, with the layout that was set up last: what is left
+            elsewhere, as one line, or nothing.
+    """
+
+    make_memory: Callable[[GroupLayout], Memory] | None
+    granularity: int = mmap.PAGESIZE
+    connects_late: bool = False
+    limits_addresses: bool = True
+    clock_slack_ns: int = 0
+    settle: Callable[[KillProof, GroupLayout | None], str] = _nothing_left

@@ -1,0 +1,189 @@
+"""Kernels on real GPUs: what passes, what fails and why, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def missing() -> str:
+    """Why these tests cannot run here, or nothing."""
+    try:
+        import pynvml
+    except ImportError:
+        return "nvidia-ml-py is not installed"
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError as error:
+        return f"no GPU: {error}"
+    return "" if count >= 2 else f"needs two GPUs, there are {count}"
+
+
+REASON = missing()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(REASON), reason=REASON or "none")]
+if REASON:
+    pytest.skip(REASON, allow_module_level=True)
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import gpu_kernels as kernels  # noqa: E402
+from smoke import Bench  # noqa: E402
+
+from kerneltui.evaluation.outcome import KernelFault  # noqa: E402
+from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape  # noqa: E402
+from kerneltui.model.measurement import FailureKind  # noqa: E402
+from kerneltui.targets.errors import ServerFailure  # noqa: E402
+from kerneltui.targets.port import GroupRole, Limits  # noqa: E402
+from kerneltui.targets.processes import descendants, is_alive  # noqa: E402
+
+DELAY_NS = 5_000_000
+HANG = Limits(first_call_s=1.0, sample_s=1.0)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    made = Bench(tmp_path_factory.mktemp("project"))
+    made.stand.start()
+    made.stand.ready()
+    yield made
+    made.stand.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(bench: Bench) -> Iterator[None]:
+    """After every test no rank lives, no GPU is quarantined, and a right kernel passes."""
+    yield
+    assert not [pid for pid in descendants([bench.target.server_pid]) if is_alive(pid)]
+    assert not bench.target.quarantined
+    lane = bench.lane(kernels.kernel())
+    try:
+        verify(bench, lane, plan=VerifyPlan(classes=(), edit=False, repeats=1, late_ranks=False))
+    finally:
+        lane.close()
+    assert not [pid for pid in descendants([bench.target.server_pid]) if is_alive(pid)]
+
+
+def verify(bench: Bench, lane, m: int = 127, plan: VerifyPlan | None = None) -> Tally:
+    shape, tally = bench.shape(m), Tally()
+    verify_shape(lane, shape, plan or VerifyPlan.for_shape(shape), tally, lambda: None)
+    lane.teardown()
+    return tally
+
+
+def refused(bench: Bench, source: str, limits: Limits | None = None) -> KernelFault:
+    """The fault that a kernel is found to have."""
+    lane = bench.lane(source, limits=limits)
+    try:
+        with pytest.raises(KernelFault) as caught:
+            verify(bench, lane)
+    finally:
+        lane.close()
+    return caught.value
+
+
+@pytest.mark.parametrize("m", [127, 257, 3, 513, 4096])
+def test_a_right_kernel_passes(bench: Bench, m: int) -> None:
+    lane = bench.lane(kernels.kernel())
+    try:
+        assert verify(bench, lane, m).repeatable
+    finally:
+        lane.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "words"),
+    [
+        (kernels.kernel(kernels.WRONG), FailureKind.MISMATCH, "is wrong"),
+        (kernels.kernel(kernels.FAULT), FailureKind.KERNEL_ERROR, "illegal address"),
+        (kernels.kernel(kernels.SHARED_MEMORY), FailureKind.KERNEL_ERROR, "invalid argument"),
+        (kernels.kernel(kernels.OWN_STREAM), FailureKind.KERNEL_ERROR, "stream is not joined"),
+        (kernels.kernel(setup=kernels.ALL_MEMORY), FailureKind.OUT_OF_MEMORY, "beyond its buffers"),
+        (kernels.kernel(setup=kernels.TOO_MUCH_MEMORY), FailureKind.KERNEL_ERROR, "out of memory"),
+    ],
+    ids=["wrong", "fault", "shared memory", "own stream", "all memory", "too much memory"],
+)
+def test_a_bad_kernel_is_refused_with_its_reason(
+    bench: Bench, source: str, kind: FailureKind, words: str
+) -> None:
+    fault = refused(bench, source)
+    assert fault.kind is kind
+    assert words in fault.reason
+
+
+@pytest.mark.parametrize("body", [kernels.HANG, kernels.ONE_RANK_HANGS], ids=["all", "one rank"])
+def test_a_hang_is_ended_and_says_how_far_the_ranks_came(bench: Bench, body: str) -> None:
+    fault = refused(bench, kernels.kernel(body), HANG)
+    assert fault.kind is FailureKind.HANG
+    assert "in epoch" in fault.reason
+
+
+def test_an_unjoined_side_stream_is_refused(bench: Bench) -> None:
+    fault = refused(bench, kernels.kernel(kernels.UNJOINED))
+    assert fault.kind in (FailureKind.MISMATCH, FailureKind.KERNEL_ERROR)
+
+
+def test_a_sample_has_one_end_and_a_verifying_one_has_all(bench: Bench) -> None:
+    lane = bench.lane(kernels.kernel())
+    try:
+        lane.setup(bench.shape(513), 4)
+        lane.fill([0, 1, 2, 3])
+        assert [len(r.call_ends_ns) for r in lane.run().ranks] == [1, 1]
+        assert [len(r.call_ends_ns) for r in lane.sample(4).ranks] == [1, 1]
+        seen = lane.sample(4, verifying=True)
+        for rank in seen.ranks:
+            assert len(rank.call_ends_ns) == 4
+            assert list(rank.call_ends_ns) == sorted(rank.call_ends_ns)
+            assert rank.start_ns < rank.call_ends_ns[0]
+        assert lane.check([0, 1, 2, 3]).passed
+    finally:
+        lane.close()
+
+
+def test_a_delay_moves_the_start_of_one_rank(bench: Bench) -> None:
+    lane = bench.lane(kernels.kernel())
+    try:
+        lane.setup(bench.shape(127), 3)
+        seen = lane.run([0, DELAY_NS])
+        first, second = seen.ranks
+        assert second.start_ns - first.start_ns >= DELAY_NS - seen.slack_ns
+    finally:
+        lane.close()
+
+
+def test_a_kernel_that_waits_for_the_device_is_timed_too(bench: Bench) -> None:
+    lane = bench.lane(kernels.kernel(kernels.SYNCHRONISES))
+    try:
+        lane.setup(bench.shape(513), 4)
+        lane.fill([0, 1, 2, 3])
+        lane.run()
+        seen = lane.sample(4)
+        assert seen.elapsed_ns > 0
+        assert [r.ticks_ns for r in seen.ranks] == [0, 0]  # the gate could not be held
+        assert lane.check([0]).passed
+    finally:
+        lane.close()
+
+
+def test_the_baseline_is_right(bench: Bench) -> None:
+    lane = bench.stand.open_baseline("torch_nccl", 2)
+    try:
+        for m in (127, 3, 513):
+            verify(bench, lane, m)
+    finally:
+        bench.stand.release(lane)
+
+
+def test_rates_are_measured(bench: Bench) -> None:
+    found = bench.target.measure_ceilings(2)
+    assert found.peak_flops > found.flops > 1e12
+    assert found.memory_bytes > found.link_bytes > 1e10
+
+
+def test_more_ranks_than_gpus_are_refused(bench: Bench) -> None:
+    ranks = bench.target.gpus.count + 1
+    with pytest.raises(ServerFailure, match=f"{ranks} ranks need {ranks} GPUs"):
+        bench.target.open_group(GroupRole.CANDIDATE, ranks)
