@@ -41,6 +41,9 @@ __all__ = ["JUDGE_VERSION", "Judge", "main"]
 JUDGE_VERSION = 3
 """Grows when a verdict could change; the cached self-test of a workload is void then."""
 
+_MOST_BASES_BYTES = {"cpu": 8 << 30, "cuda": 16 << 30}
+"""Base inputs and answers that are kept, by device; the oldest go first."""
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 
@@ -265,7 +268,17 @@ class Judge:
                 self._bases[key] = self._reference.base(shape, values, seed)
             finally:
                 torch.set_num_threads(1)
+            self._make_room(key)
         return self._bases[key]
+
+    def _make_room(self, kept: tuple[str, ValueClass]) -> None:
+        """Lets the oldest bases go while all of them are too large; what is filled keeps its own."""
+        most = _MOST_BASES_BYTES[self._reference.device]
+        while sum(base.nbytes for base in self._bases.values()) > most:
+            oldest = next(iter(self._bases))
+            if oldest == kept:
+                return
+            self._retire(oldest)
 
     def _retire(self, key: tuple[str, ValueClass]) -> None:
         base = self._bases.pop(key, None)

@@ -55,6 +55,12 @@ class Base:
     scale: Tensors
     library_error: Mapping[str, float]
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that all of it takes."""
+        parts = (self.inputs, self.outputs, self.scale)
+        return sum(value.nbytes for part in parts for value in part.values())
+
 
 class Reference:
     """A workload's `reference.py`, loaded.

@@ -84,6 +84,10 @@ SHAPES = [
 ]
 
 
+ALONE = 100
+"""M of the shape of one rank."""
+
+
 class Smoke:
     """Runs steps and keeps what they say."""
 
@@ -122,6 +126,7 @@ def make_project(folder: Path) -> Path:
     shapes = "".join(
         f'\n[[shape]]\nM = {m}\nN = {n}\nK = {k}\ntags = ["{tag}"]\n' for m, n, k, tag in SHAPES
     )
+    shapes += f'\n[[shape]]\nM = {ALONE}\nN = 72\nK = 48\nranks = 1\ntags = ["test"]\n'
     (workload / "workload.toml").write_text(TOML + shapes)
     (folder / "kernels").symlink_to(ROOT / "kernels")
     return workload
@@ -139,9 +144,9 @@ class Bench:
     def shape(self, m: int) -> Shape:
         return next(s for s in self.workload.shapes if s.dimensions["M"] == m)
 
-    def lane(self, source: str, *, limits: Limits | None = None) -> Lane:
+    def lane(self, source: str, *, limits: Limits | None = None, ranks: int = 2) -> Lane:
         build = self.target.toolchain.compile(source)
-        group = self.target.open_group(GroupRole.CANDIDATE, 2, limits=limits or self.limits)
+        group = self.target.open_group(GroupRole.CANDIDATE, ranks, limits=limits or self.limits)
         lane = Lane(group, self.stand.judge, self.workload, {})
         try:
             group.load(build.library)

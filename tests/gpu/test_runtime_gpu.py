@@ -31,9 +31,10 @@ if REASON:
 sys.path.insert(0, str(Path(__file__).parent))
 
 import gpu_kernels as kernels  # noqa: E402
-from smoke import Bench  # noqa: E402
+from smoke import ALONE, Bench  # noqa: E402
 
 from kerneltui.evaluation.outcome import KernelFault  # noqa: E402
+from kerneltui.evaluation.values import ValueClass  # noqa: E402
 from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape  # noqa: E402
 from kerneltui.model.measurement import FailureKind  # noqa: E402
 from kerneltui.targets.errors import ServerFailure  # noqa: E402
@@ -41,6 +42,7 @@ from kerneltui.targets.port import GroupRole, Limits  # noqa: E402
 from kerneltui.targets.processes import descendants, is_alive  # noqa: E402
 
 DELAY_NS = 5_000_000
+PLAIN = VerifyPlan(classes=(ValueClass.EXACT,), edit=False, repeats=0, late_ranks=False)
 HANG = Limits(first_call_s=1.0, sample_s=1.0)
 
 
@@ -61,7 +63,7 @@ def nothing_is_left(bench: Bench) -> Iterator[None]:
     assert not bench.target.quarantined
     lane = bench.lane(kernels.kernel())
     try:
-        verify(bench, lane, plan=VerifyPlan(classes=(), edit=False, repeats=1, late_ranks=False))
+        verify(bench, lane, plan=PLAIN)
     finally:
         lane.close()
     assert not [pid for pid in descendants([bench.target.server_pid]) if is_alive(pid)]
@@ -90,6 +92,24 @@ def test_a_right_kernel_passes(bench: Bench, m: int) -> None:
     lane = bench.lane(kernels.kernel())
     try:
         assert verify(bench, lane, m).repeatable
+    finally:
+        lane.close()
+
+
+def test_one_rank_needs_no_peer(bench: Bench) -> None:
+    lane = bench.lane(kernels.kernel(), ranks=1)
+    try:
+        assert verify(bench, lane, ALONE).repeatable
+    finally:
+        lane.close()
+
+
+def test_the_processes_of_this_engine_are_not_foreign(bench: Bench) -> None:
+    lane = bench.lane(kernels.kernel())
+    try:
+        lane.setup(bench.shape(127), 3)
+        mine = {pid for pids in bench.target.foreign_load().values() for pid in pids}
+        assert not mine & {bench.stand.judge.pid, *lane.group.pids}
     finally:
         lane.close()
 

@@ -25,6 +25,7 @@ from kerneltui.targets.port import (
     Limits,
     Toolchain,
 )
+from kerneltui.targets.processes import descendants
 from kerneltui.targets.ranks import HARNESS_COMMON, RankProcesses
 from kerneltui.targets.traits import GroupTraits
 from kerneltui.targets.windows import GroupLayout
@@ -137,7 +138,15 @@ class CudaTarget:
         items: dict[str, str] = {}
         for index in range(self.gpus.count):
             items.update(self.gpus.describe(index).items())
+        for index, others in self.foreign_load().items():
+            items[f"others on gpu {index}"] = ", ".join(f"process {pid}" for pid in others)
         return items
+
+    def foreign_load(self) -> Mapping[int, tuple[int, ...]]:
+        """Processes on the GPUs that do not belong to this engine, by GPU; they disturb timing."""
+        own = descendants([os.getpid()]) | {os.getpid()}
+        found = {i: self.gpus.use(i).processes.keys() - own for i in range(self.gpus.count)}
+        return {index: tuple(sorted(pids)) for index, pids in found.items() if pids}
 
     def start(self) -> None:
         """Starts the fork server and returns at once. From the main thread."""
