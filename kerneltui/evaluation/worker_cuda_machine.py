@@ -189,7 +189,7 @@ class CudaMachine:
         self._device_bytes = device_bytes
         self._seal: Callable[[], None] | None = seal
         self._memory: RankMemory | None = None
-        self._free = 0
+        self._free = self._taken = 0
         self._unheld = False
         library = harness.library
         library.ht_free_bytes.restype = _u64
@@ -227,7 +227,7 @@ class CudaMachine:
             self._memory = RankMemory(layout, rank, descriptors, mapper)
         except OSError as error:
             raise KernelError(str(error), FailureKind.OUT_OF_MEMORY) from error
-        self._free = self.harness.library.ht_free_bytes()
+        self._free, self._taken = int(self.harness.library.ht_free_bytes()), 0
         return self._memory
 
     def equip(self, context: abi.Context, dtype: DType, needs: abi.Requirements) -> list[Any]:
@@ -259,13 +259,7 @@ class CudaMachine:
             ctypes.byref(self.harness.failure), ctypes.byref(code)
         )
         self._check(result, code.value)
-        taken = self._free - int(self.harness.library.ht_free_bytes())
-        if taken > self._device_bytes:
-            raise KernelError(
-                f"kerneltui_setup took {taken >> 20} MiB of GPU memory beyond its buffers, "
-                f"{self._device_bytes >> 20} MiB are allowed",
-                FailureKind.OUT_OF_MEMORY,
-            )
+        self._add_taken("kerneltui_setup")
 
     def baseline_needs(self, name: str) -> abi.Requirements:
         """What a trusted implementation asks for."""
@@ -319,7 +313,11 @@ class CudaMachine:
             verifying=int(bool(request["verifying"])),
             patience_ns=_LESS_PATIENCE_NS if self._unheld else _PATIENCE_NS,
         )
+        if arguments.verifying:
+            self._free = int(self.harness.library.ht_free_bytes())
         self._check(self.harness.sample(arguments), arguments.code)
+        if arguments.verifying:
+            self._add_taken("kerneltui_run")
         self._unheld = bool(arguments.unheld)
         return {
             "start_ns": arguments.start_ns,
@@ -345,6 +343,16 @@ class CudaMachine:
                 return measure_rates(self._devices, self._rank, str(message["dtype"]))
             case other:
                 raise KernelError(f"unknown request {other!r}")
+
+    def _add_taken(self, where: str) -> None:
+        """Adds what was taken since the last look; nobody else works on the device meanwhile."""
+        self._taken += self._free - int(self.harness.library.ht_free_bytes())
+        if self._taken > self._device_bytes:
+            raise KernelError(
+                f"{where} took {self._taken >> 20} MiB of GPU memory beyond its buffers, "
+                f"{self._device_bytes >> 20} MiB are allowed",
+                FailureKind.OUT_OF_MEMORY,
+            )
 
     def _outputs(self, memory: RankMemory) -> ctypes.Array[Outputs]:
         """The outputs of this rank, as many for each buffer set."""

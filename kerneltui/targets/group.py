@@ -88,7 +88,7 @@ class RankGroup(Generic[Memory]):
         self._outputs = [(OutputKeeper(), OutputKeeper()) for _ in range(ranks)]
         self._ending = threading.Lock()
         self._proof: KillProof | None = None
-        self._killed = False
+        self._killed = self._settled = False
         self._gate = 0
         self._control_fd = os.memfd_create("kerneltui-control", os.MFD_CLOEXEC)
         os.ftruncate(self._control_fd, -(-ranks * SLOT_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE)
@@ -283,10 +283,10 @@ class RankGroup(Generic[Memory]):
         Returns:
             The proof that its processes are gone.
         """
-        first = self._proof is None
         proof = self._end()
         self._release_memory()
-        if first:
+        if not self._settled:
+            self._settled = True
             self.left_behind = self._traits.settle(proof, self.layout)
         with self._ending:
             self._channels.close()

@@ -123,8 +123,21 @@ def test_the_processes_of_this_engine_are_not_foreign(bench: Bench) -> None:
         (kernels.kernel(kernels.OWN_STREAM), FailureKind.KERNEL_ERROR, "stream is not joined"),
         (kernels.kernel(setup=kernels.ALL_MEMORY), FailureKind.OUT_OF_MEMORY, "beyond its buffers"),
         (kernels.kernel(setup=kernels.TOO_MUCH_MEMORY), FailureKind.KERNEL_ERROR, "out of memory"),
+        (
+            kernels.kernel(kernels.RIGHT + kernels.ALL_MEMORY),
+            FailureKind.OUT_OF_MEMORY,
+            "kerneltui_run took",
+        ),
     ],
-    ids=["wrong", "fault", "shared memory", "own stream", "all memory", "too much memory"],
+    ids=[
+        "wrong",
+        "fault",
+        "shared memory",
+        "own stream",
+        "all memory",
+        "too much memory",
+        "all memory in run",
+    ],
 )
 def test_a_bad_kernel_is_refused_with_its_reason(
     bench: Bench, source: str, kind: FailureKind, words: str
