@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 from kerneltui.config import cache_folder
 from kerneltui.engine.errors import WorkloadUnfit
 from kerneltui.evaluation.pipeline import Evaluator
+from kerneltui.evaluation.stand import MachineTarget
 from kerneltui.model.limit import Ceilings
 from kerneltui.model.workload import TargetSpec, Workload
-from kerneltui.targets.cpu.ceilings import measure_ceilings
-from kerneltui.targets.cpu.runtime import CpuTarget
+from kerneltui.targets.errors import TargetError
 
 __all__ = ["make_evaluator"]
+
+_Made = tuple[MachineTarget, Callable[[int], Ceilings]]
 
 
 def make_evaluator(workload: Workload, spec: TargetSpec) -> Evaluator:
     """Returns the evaluator for a target; nothing is started yet.
 
     Raises:
-        WorkloadUnfit: This kerneltui has no such target.
+        WorkloadUnfit: This kerneltui has no such target, or this machine cannot run it.
     """
-    if spec.name != "cpu":
+    make = {"cpu": _cpu, "cuda": _cuda}.get(spec.name)
+    if make is None:
         raise WorkloadUnfit(
-            f"{workload.name}: target '{spec.name}' is not built in; use --target cpu"
+            f"{workload.name}: target '{spec.name}' is not built in; use --target cpu or cuda"
         )
     cache = cache_folder()
+    try:
+        target, ceilings = make(cache, spec)
+    except TargetError as error:
+        raise WorkloadUnfit(
+            f"{workload.name}: target '{spec.name}' cannot run here: {error}; see kerneltui doctor"
+        ) from error
+    return Evaluator(workload, target, ceilings=ceilings, cache=cache)
+
+
+def _cpu(cache: Path, spec: TargetSpec) -> _Made:
+    from kerneltui.targets.cpu.ceilings import measure_ceilings
+    from kerneltui.targets.cpu.runtime import CpuTarget
+
     # Ranks keep to cores of their own: else two share one now and then, and take twice the time.
     target = CpuTarget(cache, pin=True)
+    return target, lambda ranks: measure_ceilings(target, ranks).model
 
-    def ceilings(ranks: int) -> Ceilings:
-        return measure_ceilings(target, ranks).model
 
-    return Evaluator(workload, target, ceilings=ceilings, cache=cache)
+def _cuda(cache: Path, spec: TargetSpec) -> _Made:
+    from kerneltui.targets.cuda.runtime import CudaTarget
+
+    target = CudaTarget(cache)
+    return target, lambda ranks: target.measure_ceilings(ranks, spec.dtype)
