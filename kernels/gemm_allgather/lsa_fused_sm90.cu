@@ -76,6 +76,10 @@
 // Percent of a tile's main loop over which its predecessor's boxes are spread on their way to the peers.
 // All CTAs finish a tile at about the same time: without it the link sees bursts, and loads wait behind them.
 // kerneltui: runtime PACE in 0 25 50 75 100 default 75
+// Whether warpgroups and CTAs take turns in that.
+// kerneltui: runtime STAGGER in 0 1 default 1
+// Tiles of 128 columns are used if those of TILE_N would be done in this many rounds over the SMs, or fewer.
+// kerneltui: runtime NARROW_ROUNDS in 0 1 2 3 4 default 2
 // Column tiles of one copy, if BACKEND is copy_engine; 0: whole rows.
 // kerneltui: runtime BAND in 0 2 4 8 16 default 8
 
@@ -85,17 +89,12 @@ enum Backend { lsa, copy_engine };
 
 constexpr Backend backend = BACKEND;
 constexpr int tile_m = 128;
-constexpr int tile_n = TILE_N;
 constexpr int tile_k = 64; /* 128 bytes: one swizzle row */
-constexpr int stages = STAGES;
 constexpr int cluster = CLUSTER;
-constexpr int c_boxes = C_BOXES;
 
 constexpr int box = 64;
 constexpr int box_bytes = box * box * 2;
-constexpr int boxes_n = tile_n / box;
 constexpr int a_bytes = tile_m * tile_k * 2;
-constexpr int b_bytes = tile_k * tile_n * 2;
 constexpr int groups = 2; /* consumer warpgroups */
 constexpr int threads = 128 * (1 + groups);
 
@@ -104,20 +103,38 @@ constexpr int source_words = 512; /* words of a source rank in the signal area; 
 constexpr int gate_word = source_words - 1;
 constexpr int max_ctas = (source_words - 2) / groups;
 
-static_assert(tile_n == 128 || tile_n == 256, "wgmma is written for these");
-static_assert(boxes_n % cluster == 0, "a CTA of the cluster loads whole boxes of B");
-static_assert(c_boxes >= 1 && c_boxes <= boxes_n, "boxes of one tile");
+/* What the size of a tile decides. */
+template <int columns, int depth, int buffered>
+struct Config {
+    static constexpr int tile_n = columns;
+    static constexpr int stages = depth;
+    static constexpr int c_boxes = buffered; /* of a warpgroup */
+    static constexpr int boxes_n = tile_n / box;
+    static constexpr int b_bytes = tile_k * tile_n * 2;
 
-struct Barriers {
-    uint64_t full[stages];               /* A and B have arrived */
-    uint64_t empty[stages];              /* all consumers of the cluster have read them */
-    uint64_t c_full[groups][c_boxes];    /* a box of C is written */
-    uint64_t c_empty[groups][c_boxes];   /* and may be written again */
+    struct Barriers {
+        uint64_t full[stages];             /* A and B have arrived */
+        uint64_t empty[stages];            /* all consumers of the cluster have read them */
+        uint64_t c_full[groups][c_boxes];  /* a box of C is written */
+        uint64_t c_empty[groups][c_boxes]; /* and may be written again */
+    };
+
+    struct Shared {
+        char *a, *b, *c;
+        Barriers *barriers;
+    };
+
+    static constexpr int shared_bytes = stages * (a_bytes + b_bytes) + groups * c_boxes * box_bytes +
+                                        int(sizeof(Barriers)) + 1024; /* 1024: alignment of the swizzle */
+
+    static_assert(tile_n == 128 || tile_n == 256, "wgmma is written for these");
+    static_assert(boxes_n % cluster == 0, "a CTA of the cluster loads whole boxes of B");
+    static_assert(c_boxes >= 1 && c_boxes <= boxes_n, "boxes of one tile");
+    static_assert(shared_bytes <= 232448, "more shared memory than a CTA may have");
 };
 
-constexpr int shared_bytes = stages * (a_bytes + b_bytes) + groups * c_boxes * box_bytes +
-                             int(sizeof(Barriers)) + 1024; /* 1024: alignment of the swizzle */
-static_assert(shared_bytes <= 232448, "more shared memory than a CTA may have");
+using Main = Config<TILE_N, STAGES, C_BOXES>;
+using Narrow = Config<128, 6, 2>; /* for products of few tiles */
 
 struct Counts {
     int of[max_ranks];
@@ -143,7 +160,8 @@ struct Params {
     int whole;            /* tiles that are not halved: the first ones */
     int items;            /* whole tiles and halves */
     int peer_first;
-    int pace; /* clocks between two boxes of a warpgroup */
+    int pace;    /* clocks between two boxes of a warpgroup */
+    int stagger; /* whether warpgroups and CTAs begin at different times */
     int band, bands;
 };
 
@@ -342,6 +360,7 @@ struct Item {
 };
 
 /* Super-blocks of group_m rows of tiles; within one, down the rows and then along N. */
+template <class T>
 __device__ __forceinline__ Item item_at(const Params &p, int item) {
     const bool half = item >= p.whole;
     const int index = half ? p.whole + (item - p.whole) / 2 : item;
@@ -352,44 +371,41 @@ __device__ __forceinline__ Item item_at(const Params &p, int item) {
     const int within = index - group * block;
     int n = within / height + p.first_n;
     if (n >= p.tiles_n) n -= p.tiles_n;
-    return Item{first + within % height, n, n * tile_n + (half ? (item - p.whole) % 2 * (tile_n / 2) : 0), half};
+    const int column = n * T::tile_n + (half ? (item - p.whole) % 2 * (T::tile_n / 2) : 0);
+    return Item{first + within % height, n, column, half};
 }
 // kerneltui: evolve end
 
 // kerneltui: evolve begin roles
 /* ---- The roles. ----------------------------------------------------------------------------------- */
 
-struct Shared {
-    char *a, *b, *c;
-    Barriers *barriers;
-};
-
 /* One thread loads this CTA's tiles of A and its part of the cluster's tiles of B. */
-__device__ __forceinline__ void load_tiles(const Params &p, const Shared &s, int first, int step, int k_tiles,
-                                           int rank) {
+template <class T>
+__device__ __forceinline__ void load_tiles(const Params &p, const typename T::Shared &s, int first, int step,
+                                           int k_tiles, int rank) {
     int stage = 0;
     uint32_t parity = 1; /* the ring begins empty */
     for (int index = first; index < p.items; index += step) {
-        const Item item = item_at(p, index);
+        const Item item = item_at<T>(p, index);
         const int row = (item.m * cluster + rank) * tile_m;
-        const int boxes = (item.half ? boxes_n / 2 : boxes_n) / cluster;
-        const uint32_t bytes = a_bytes + (item.half ? b_bytes / 2 : b_bytes);
+        const int boxes = (item.half ? T::boxes_n / 2 : T::boxes_n) / cluster;
+        const uint32_t bytes = a_bytes + (item.half ? T::b_bytes / 2 : T::b_bytes);
         for (int k = 0; k < k_tiles; ++k) {
             barrier_wait(&s.barriers->empty[stage], parity);
             uint64_t *full = &s.barriers->full[stage];
             barrier_expect(full, bytes);
             load_box(&p.a, s.a + stage * a_bytes, full, k * tile_k, row);
 #pragma unroll
-            for (int i = 0; i < boxes_n / cluster; ++i) {
+            for (int i = 0; i < T::boxes_n / cluster; ++i) {
                 if (i == boxes) break;
                 const int j = rank * boxes + i;
-                char *target = s.b + stage * b_bytes + j * box_bytes;
+                char *target = s.b + stage * T::b_bytes + j * box_bytes;
                 if (cluster > 1)
                     load_box_cluster(&p.b, target, full, item.column + j * box, k * tile_k);
                 else
                     load_box(&p.b, target, full, item.column + j * box, k * tile_k);
             }
-            if (++stage == stages) {
+            if (++stage == T::stages) {
                 stage = 0;
                 parity ^= 1;
             }
@@ -398,22 +414,26 @@ __device__ __forceinline__ void load_tiles(const Params &p, const Shared &s, int
 }
 
 /* One thread stores the boxes of one consumer warpgroup, and says when all of them have arrived. */
-__device__ __forceinline__ void store_tiles(const Params &p, const Shared &s, int first, int step, int group,
-                                            int rank) {
+template <class T>
+__device__ __forceinline__ void store_tiles(const Params &p, const typename T::Shared &s, int first, int step,
+                                            int group, int rank) {
     int slot = 0;
     uint32_t parity = 0;
     int held = 0; /* boxes that are stored but not given back */
+    /* Warpgroups and CTAs take turns. */
+    const int turn = p.stagger ? int(blockIdx.x * groups + group) % 8 * p.pace / 8 : 0;
     long long due = 0;
     for (int index = first; index < p.items; index += step) {
-        const Item item = item_at(p, index);
+        const Item item = item_at<T>(p, index);
         const int row = (item.m * cluster + rank) * tile_m + group * box;
-        const int boxes = item.half ? boxes_n / 2 : boxes_n;
+        const int boxes = item.half ? T::boxes_n / 2 : T::boxes_n;
 #pragma unroll 1
         for (int j = 0; j < boxes; ++j) {
             barrier_wait(&s.barriers->c_full[group][slot], parity);
-            const char *source = s.c + (group * c_boxes + slot) * box_bytes;
+            const char *source = s.c + (group * T::c_boxes + slot) * box_bytes;
             const int x = item.column + j * box;
             if (backend == lsa && p.pace > 0 && index + step < p.items) {
+                if (j == 0) due = clock64() + turn;
                 while (clock64() < due) __nanosleep(100);
                 due = clock64() + p.pace;
             }
@@ -425,12 +445,12 @@ __device__ __forceinline__ void store_tiles(const Params &p, const Shared &s, in
                     for (int q = 1; q < p.ranks; ++q) store_box(&p.c[q], source, x, row);
             }
             commit_stores();
-            if (++slot == c_boxes) {
+            if (++slot == T::c_boxes) {
                 slot = 0;
                 parity ^= 1;
             }
-            if (++held == c_boxes) { /* the oldest has been read when at most the others are pending */
-                wait_stores_read<c_boxes - 1>();
+            if (++held == T::c_boxes) { /* the oldest has been read when at most the others are pending */
+                wait_stores_read<T::c_boxes - 1>();
                 barrier_arrive(&s.barriers->c_empty[group][slot]);
                 --held;
             }
@@ -444,7 +464,7 @@ __device__ __forceinline__ void store_tiles(const Params &p, const Shared &s, in
         } else {
             wait_stores_read<0>();
         }
-        for (; held > 0; --held) barrier_arrive(&s.barriers->c_empty[group][(slot + c_boxes - held) % c_boxes]);
+        for (; held > 0; --held) barrier_arrive(&s.barriers->c_empty[group][(slot + T::c_boxes - held) % T::c_boxes]);
     }
     wait_stores_done();
     if (backend == lsa) {
@@ -480,7 +500,8 @@ struct Ring {
 };
 
 /* The consumers of this CTA have read a stage: says so to all CTAs that write it. */
-__device__ __forceinline__ void release_stage(const Shared &s, int stage, int lane) {
+template <class T>
+__device__ __forceinline__ void release_stage(const typename T::Shared &s, int stage, int lane) {
     if (cluster > 1) {
         if (lane < cluster) barrier_arrive_at(&s.barriers->empty[stage], uint32_t(lane));
     } else {
@@ -489,8 +510,9 @@ __device__ __forceinline__ void release_stage(const Shared &s, int stage, int la
 }
 
 /* One warpgroup multiplies its 64 rows of a tile of `columns` columns and writes them to shared memory. */
-template <int columns>
-__device__ __forceinline__ void multiply_tile(const Shared &s, Ring &stage, Ring &slot, int k_tiles, int group) {
+template <class T, int columns>
+__device__ __forceinline__ void multiply_tile(const typename T::Shared &s, Ring &stage, Ring &slot, int k_tiles,
+                                              int group) {
     const int warp = int(threadIdx.x) / 32 % 4;
     const int lane = int(threadIdx.x) % 32;
     float d[columns / 2];
@@ -498,26 +520,26 @@ __device__ __forceinline__ void multiply_tile(const Shared &s, Ring &stage, Ring
     for (int k = 0; k < k_tiles; ++k) {
         barrier_wait(&s.barriers->full[stage.index], stage.parity);
         const uint64_t a = operand(s.a + stage.index * a_bytes + group * box * tile_k * 2, 16, 1024);
-        const uint64_t b = operand(s.b + stage.index * b_bytes, box_bytes, 1024);
+        const uint64_t b = operand(s.b + stage.index * T::b_bytes, box_bytes, 1024);
         wgmma_begin();
 #pragma unroll
         for (int i = 0; i < tile_k / 16; ++i) /* 16 of K: 32 bytes of A's rows, 16 rows of B */
             wgmma(d, a + uint64_t(i * 32 >> 4), b + uint64_t(i * 2048 >> 4), k > 0 || i > 0);
         wgmma_commit();
         wgmma_wait<1>();
-        if (k > 0) release_stage(s, previous, lane);
+        if (k > 0) release_stage<T>(s, previous, lane);
         previous = stage.index;
-        stage.next(stages);
+        stage.next(T::stages);
     }
     wgmma_wait<0>();
-    release_stage(s, previous, lane);
+    release_stage<T>(s, previous, lane);
 
     /* A thread has of every 8 columns two neighbours, in row lane / 4 and 8 below. */
     const int row = warp * 16 + lane % 16;
 #pragma unroll
     for (int j = 0; j < columns / box; ++j) {
         barrier_wait(&s.barriers->c_empty[group][slot.index], slot.parity);
-        const uint32_t base = shared_address(s.c + (group * c_boxes + slot.index) * box_bytes) + uint32_t(row * 128);
+        const uint32_t base = shared_address(s.c + (group * T::c_boxes + slot.index) * box_bytes) + uint32_t(row * 128);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const float *v = d + j * 32 + i * 8;
@@ -529,27 +551,29 @@ __device__ __forceinline__ void multiply_tile(const Shared &s, Ring &stage, Ring
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         __syncwarp();
         if (lane == 0) barrier_arrive(&s.barriers->c_full[group][slot.index]);
-        slot.next(c_boxes);
+        slot.next(T::c_boxes);
     }
 }
 
-__device__ __forceinline__ void multiply_tiles(const Params &p, const Shared &s, int first, int step, int k_tiles,
-                                               int group) {
+template <class T>
+__device__ __forceinline__ void multiply_tiles(const Params &p, const typename T::Shared &s, int first, int step,
+                                               int k_tiles, int group) {
     Ring stage{0, 0};
     Ring slot{0, 1}; /* the boxes begin empty */
     int index = first;
-    for (; index < p.whole; index += step) multiply_tile<tile_n>(s, stage, slot, k_tiles, group);
-    if constexpr (tile_n == 256)
-        for (; index < p.items; index += step) multiply_tile<tile_n / 2>(s, stage, slot, k_tiles, group);
+    for (; index < p.whole; index += step) multiply_tile<T, T::tile_n>(s, stage, slot, k_tiles, group);
+    if constexpr (T::tile_n == 256)
+        for (; index < p.items; index += step) multiply_tile<T, T::tile_n / 2>(s, stage, slot, k_tiles, group);
 }
 
+template <class T>
 __global__ void __launch_bounds__(threads, 1) gemm_kernel(const __grid_constant__ Params p) {
     extern __shared__ char raw[];
-    Shared s;
+    typename T::Shared s;
     s.a = raw + (1024 - shared_address(raw) % 1024) % 1024;
-    s.b = s.a + stages * a_bytes;
-    s.c = s.b + stages * b_bytes;
-    s.barriers = reinterpret_cast<Barriers *>(s.c + groups * c_boxes * box_bytes);
+    s.b = s.a + T::stages * a_bytes;
+    s.c = s.b + T::stages * T::b_bytes;
+    s.barriers = reinterpret_cast<typename T::Barriers *>(s.c + groups * T::c_boxes * box_bytes);
 
     const int rank = cluster > 1 ? int(cluster_rank()) : 0;
     const int first = int(blockIdx.x) / cluster;
@@ -559,12 +583,12 @@ __global__ void __launch_bounds__(threads, 1) gemm_kernel(const __grid_constant_
     const int lane = int(threadIdx.x) % 32;
 
     if (threadIdx.x == 0) {
-        for (int i = 0; i < stages; ++i) {
+        for (int i = 0; i < T::stages; ++i) {
             barrier_init(&s.barriers->full[i], 1);
             barrier_init(&s.barriers->empty[i], cluster * groups * 4);
         }
         for (int g = 0; g < groups; ++g)
-            for (int i = 0; i < c_boxes; ++i) {
+            for (int i = 0; i < T::c_boxes; ++i) {
                 barrier_init(&s.barriers->c_full[g][i], 4);
                 barrier_init(&s.barriers->c_empty[g][i], 1);
             }
@@ -578,13 +602,13 @@ __global__ void __launch_bounds__(threads, 1) gemm_kernel(const __grid_constant_
 
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (warp == 0 && lane == 0) load_tiles(p, s, first, step, k_tiles, rank);
-        if ((warp == 1 || warp == 2) && lane == 0) store_tiles(p, s, first, step, warp - 1, rank);
+        if (warp == 0 && lane == 0) load_tiles<T>(p, s, first, step, k_tiles, rank);
+        if ((warp == 1 || warp == 2) && lane == 0) store_tiles<T>(p, s, first, step, warp - 1, rank);
         if (warp == 3 && blockIdx.x == 0 && backend == lsa) wait_for_peers(p, lane);
         __syncwarp();
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        multiply_tiles(p, s, first, step, k_tiles, warp / 4 - 1);
+        multiply_tiles<T>(p, s, first, step, k_tiles, warp / 4 - 1);
     }
     cluster_sync(); /* no CTA leaves while the other may still arrive at its barriers */
 }
@@ -620,7 +644,8 @@ struct State {
     int64_t n, k, rows, first_row;
     bool fused; /* else: vendor GEMM and copies */
     int ctas;
-    bool early_launch, halve;
+    bool early_launch, halve, narrow;
+    int tile_n;
     Counts flags;
     std::vector<int> peers;     /* in serving order */
     std::vector<Params> params; /* of every set */
@@ -693,7 +718,7 @@ int fill_params(State &s, EncodeFunction function) {
         p.k = int(s.k);
         p.rows = int(s.rows);
         p.tiles_m = tiles_down(s.rows);
-        p.tiles_n = int((s.n + tile_n - 1) / tile_n);
+        p.tiles_n = int((s.n + s.tile_n - 1) / s.tile_n);
         const int64_t group = kt_value(ctx->tunables, ctx->tunable_count, "GROUP_M", 16) / cluster;
         p.group_m = int(std::clamp<int64_t>(group, 1, p.tiles_m));
         p.peer_first = int(kt_value(ctx->tunables, ctx->tunable_count, "PEER_FIRST", 1));
@@ -708,9 +733,10 @@ int fill_params(State &s, EncodeFunction function) {
         p.items = p.whole + 2 * (tiles - p.whole);
         const int64_t pace = kt_value(ctx->tunables, ctx->tunable_count, "PACE", 75);
         const int64_t k_tiles = (s.k + tile_k - 1) / tile_k;
-        p.pace = int(std::min<int64_t>(k_tiles * (tile_m * tile_n * tile_k / 2048) * pace / 100 / boxes_n, 1 << 20));
+        p.pace = int(std::min<int64_t>(k_tiles * (tile_m * s.tile_n * tile_k / 2048) * pace / 100 * box / s.tile_n, 1 << 20));
         p.band = int(kt_value(ctx->tunables, ctx->tunable_count, "BAND", 8));
         if (p.band <= 0) p.band = p.tiles_n;
+        p.stagger = int(kt_value(ctx->tunables, ctx->tunable_count, "STAGGER", 1));
         p.bands = (p.tiles_n + p.band - 1) / p.band;
         p.mine = ctx->signals[ctx->rank];
         p.flags = s.flags;
@@ -735,7 +761,7 @@ int launch(State &s, const Params &p, cudaStream_t stream) {
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(unsigned(s.ctas));
     config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared_bytes;
+    config.dynamicSmemBytes = size_t(s.narrow ? Narrow::shared_bytes : Main::shared_bytes);
     config.stream = stream;
     cudaLaunchAttribute attributes[2];
     attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -746,7 +772,8 @@ int launch(State &s, const Params &p, cudaStream_t stream) {
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     config.attrs = attributes;
     config.numAttrs = s.early_launch ? 2 : 1;
-    const cudaError_t error = cudaLaunchKernelEx(&config, gemm_kernel, p);
+    const cudaError_t error =
+        cudaLaunchKernelEx(&config, s.narrow ? gemm_kernel<Narrow> : gemm_kernel<Main>, p);
     return error ? fail(s.ctx, "launch of the GEMM", error) : 0;
 }
 
@@ -786,9 +813,9 @@ int enqueue_copies(State &s, const Params &p, const kt_tensor *c, cudaStream_t s
         for (int i = 0; i < p.bands; ++i) {
             const int band = (i + p.first_n / p.band) % p.bands;
             const int width = std::min(p.band, p.tiles_n - band * p.band);
-            const int64_t column = int64_t(band) * p.band * tile_n;
-            const int64_t columns = std::min<int64_t>(int64_t(p.band) * tile_n, s.n - column);
-            const unsigned target = s.calls * unsigned(height * width * groups * boxes_n);
+            const int64_t column = int64_t(band) * p.band * s.tile_n;
+            const int64_t columns = std::min<int64_t>(int64_t(p.band) * s.tile_n, s.n - column);
+            const unsigned target = s.calls * unsigned(height * width * groups * (s.tile_n / box));
             const CUresult waited = s.wait_value(
                 side, reinterpret_cast<CUdeviceptr>(s.counters + group * p.bands + band), target, CU_STREAM_WAIT_VALUE_GEQ);
             if (waited != CUDA_SUCCESS) return fail(s.ctx, "cuStreamWaitValue32 failed");
@@ -853,14 +880,23 @@ int prepare(State &s) {
     int device = 0, sms = 0;
     error = cudaGetDevice(&device);
     if (!error) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    if (!error) error = cudaFuncSetAttribute(gemm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    if (!error)
+        error = cudaFuncSetAttribute(gemm_kernel<Main>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     Main::shared_bytes);
+    if (!error)
+        error = cudaFuncSetAttribute(gemm_kernel<Narrow>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     Narrow::shared_bytes);
     if (error) return fail(ctx, "setup", error);
     s.early_launch = kt_value(ctx->tunables, ctx->tunable_count, "EARLY_LAUNCH", 1) != 0;
     const int64_t limit = kt_value(ctx->tunables, ctx->tunable_count, "MAX_CTAS", 0);
     const int ctas = int(std::min<int64_t>({limit > 0 ? limit : sms, sms, max_ctas}));
-    s.halve = tile_n == 256 && kt_value(ctx->tunables, ctx->tunable_count, "HALVE_LAST", 0) != 0;
-    const int tiles_n = int((s.n + tile_n - 1) / tile_n);
     const int64_t m = kt_value(ctx->dimensions, ctx->dimension_count, "M", 0);
+    const int64_t most = (m + ctx->ranks - 1) / ctx->ranks; /* rows of a rank: all must choose alike */
+    const int64_t tiles = int64_t(tiles_down(most)) * ((s.n + TILE_N - 1) / TILE_N) * cluster;
+    s.narrow = tiles <= ctas * kt_value(ctx->tunables, ctx->tunable_count, "NARROW_ROUNDS", 2);
+    s.tile_n = s.narrow ? Narrow::tile_n : Main::tile_n;
+    s.halve = s.tile_n == 256 && kt_value(ctx->tunables, ctx->tunable_count, "HALVE_LAST", 0) != 0;
+    const int tiles_n = int((s.n + s.tile_n - 1) / s.tile_n);
     for (uint32_t r = 0; r < ctx->ranks; ++r) {
         const int64_t rows = kt_first_row(m, r + 1, ctx->ranks) - kt_first_row(m, r, ctx->ranks);
         s.flags.of[r] = cta_count(rows, tiles_n, ctas, s.halve) * groups;
@@ -890,7 +926,7 @@ int kerneltui_setup(const kt_context *ctx, void **out) {
     const int64_t n = kt_value(ctx->dimensions, ctx->dimension_count, "N", 0);
     const int64_t k = kt_value(ctx->dimensions, ctx->dimension_count, "K", 0);
     if (m < 1 || n < 1 || k < 1) return fail(ctx, "gemm_allgather needs the dimensions M, N and K");
-    if (m > INT32_MAX || n > INT32_MAX - tile_n || k > INT32_MAX - tile_k)
+    if (m > INT32_MAX || n > INT32_MAX - 256 || k > INT32_MAX - tile_k)
         return fail(ctx, "a dimension does not fit 31 bits");
     if (ctx->ranks > max_ranks) return fail(ctx, "at most 8 ranks");
     if (!ctx->sets) return fail(ctx, "no buffer sets");
