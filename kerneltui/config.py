@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-__all__ = ["DEFAULT_CANDIDATES", "cache_folder", "parse_budget"]
+__all__ = ["DEFAULT_CANDIDATES", "cache_folder", "config_folder", "parse_budget"]
 
 DEFAULT_CANDIDATES = 40
 _BUDGET = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h)$")
@@ -17,6 +17,13 @@ def cache_folder() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("kerneltui", appauthor=False))
+
+
+def config_folder() -> Path:
+    """Returns the folder for what the user sets, such as machine.toml."""
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("kerneltui", appauthor=False))
 
 
 def parse_budget(text: str) -> int:

@@ -12,11 +12,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kerneltui.config import cache_folder
+from kerneltui.config import cache_folder, config_folder
 from kerneltui.headless.output import Exit, table
+from kerneltui.model.errors import DefinitionError
 from kerneltui.targets.cpu.device import describe_cpu
 from kerneltui.targets.cpu.landlock import landlock_version
 from kerneltui.targets.cpu.seccomp import seccomp_available
+from kerneltui.targets.cuda.packages import find_disassembler, find_nccl, find_toolkit
+from kerneltui.targets.cuda.policy import load_policy
+from kerneltui.targets.errors import TargetError
 
 __all__ = ["Finding", "doctor", "findings"]
 
@@ -60,6 +64,7 @@ def findings() -> Iterator[Finding]:
         _gpus,
         _nvcc,
         _nccl,
+        _policy,
         _key,
     ]
     for check in checks:
@@ -158,19 +163,42 @@ def _gpus() -> Finding:
     return Finding("gpu", OK, line)
 
 
+def _has_gpu() -> bool:
+    return shutil.which("nvidia-smi") is not None
+
+
 def _nvcc() -> Finding:
-    line = _first_line("nvcc", "--version")
-    return Finding("nvcc", OK if line else OFF, line or "not found")
+    try:
+        toolkit = find_toolkit()
+    except TargetError as error:
+        return Finding("nvcc", OFF, "not found", str(error) if _has_gpu() else "")
+    disassembler = find_disassembler(toolkit)
+    text = f"{toolkit.version}, {toolkit.nvcc}" + (", nvdisasm" if disassembler else "")
+    remedy = "" if disassembler else "to count instructions: pip install nvidia-cuda-nvdisasm"
+    return Finding("nvcc", OK, text, remedy)
 
 
 def _nccl() -> Finding:
-    for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
-        try:
-            return Finding("nccl", OK, f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    remedy = "for GPUs: pip install 'kerneltui[cuda13]'"
-    return Finding("nccl", OFF, "no package", remedy if shutil.which("nvidia-smi") else "")
+    try:
+        major = find_toolkit().major
+    except TargetError:
+        major = 13
+    try:
+        nccl = find_nccl(major)
+    except TargetError as error:
+        return Finding("nccl", OFF, "none that fits", str(error) if _has_gpu() else "")
+    library = "" if nccl.library else ", headers only"
+    return Finding("nccl", OK, f"{nccl.version} for CUDA {major}, {nccl.origin}{library}")
+
+
+def _policy() -> Finding:
+    try:
+        policy = load_policy(config_folder())
+    except DefinitionError as error:
+        return Finding("policy", MISSING, "cannot be read", str(error))
+    names = ", ".join(feature.name for feature in policy.features)
+    where = f" ({', '.join(policy.files)})" if policy.files else ""
+    return Finding("policy", OK, f"forbidden: {names}{where}")
 
 
 def _key() -> Finding:

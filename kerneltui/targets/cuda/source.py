@@ -120,8 +120,8 @@ class CudaSource:
         return _closing(self.code, opening)
 
     def calls(self, pattern: str) -> Iterator[Call]:
-        """All calls of names that match a regular expression, template arguments skipped."""
-        for match in re.finditer(rf"\b({pattern})\s*(?=[<(])", self.code):
+        """All calls of names that match, and variables of such a type that are made with arguments."""
+        for match in re.finditer(rf"\b({pattern})(?:\s+[A-Za-z_]\w*)?\s*(?=[<(])", self.code):
             opening = match.end()
             if self.code[opening] == "<":
                 opening = _behind_template(self.code, opening)
