@@ -253,7 +253,7 @@ def build(spec: Spec, folder: Path, architecture: str) -> None:
     if done.returncode:
         spec.library = ""
         return
-    os.replace(folder / f"{name}.tmp.so", library)
+    (folder / f"{name}.tmp.so").replace(library)
 
 
 # ---- One rank ---------------------------------------------------------------------------------------
@@ -295,14 +295,20 @@ class Raw:
 class Window:
     """Memory of this rank and of its peers, from the virtual-memory API."""
 
-    def __init__(self, rank: "Rank", size: int) -> None:
+    def __init__(self, rank: Rank, size: int) -> None:
         """Makes `size` bytes on this rank and maps the peers'. All ranks call it together."""
         self.rank = rank
         granularity = 2 << 20
         self.size = (max(1, size) + granularity - 1) // granularity * granularity
         prop = AllocationProp(1, 1, 1, rank.rank)
         handle = _u64()
-        rank.cu("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(self.size), ctypes.byref(prop), _u64(0))
+        rank.cu(
+            "cuMemCreate",
+            ctypes.byref(handle),
+            ctypes.c_size_t(self.size),
+            ctypes.byref(prop),
+            _u64(0),
+        )
         fd = _i32(-1)
         rank.cu("cuMemExportToShareableHandle", ctypes.byref(fd), handle, _i32(1), _u64(0))
         socket.send_fds(rank.socket, [b"w"], [fd.value])
@@ -318,9 +324,17 @@ class Window:
                 *("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(self.size)),
                 *(ctypes.c_size_t(granularity), _u64(0), _u64(0)),
             )
-            rank.cu("cuMemMap", address, ctypes.c_size_t(self.size), ctypes.c_size_t(0), item, _u64(0))
+            rank.cu(
+                "cuMemMap", address, ctypes.c_size_t(self.size), ctypes.c_size_t(0), item, _u64(0)
+            )
             access = AccessDescription(1, rank.rank, 3)
-            rank.cu("cuMemSetAccess", address, ctypes.c_size_t(self.size), ctypes.byref(access), ctypes.c_size_t(1))
+            rank.cu(
+                "cuMemSetAccess",
+                address,
+                ctypes.c_size_t(self.size),
+                ctypes.byref(access),
+                ctypes.c_size_t(1),
+            )
             rank.cu("cuMemRelease", item)
             self.addresses[owner] = address.value
 
@@ -339,7 +353,9 @@ class Window:
         """A torch view of this rank's own memory."""
         torch = self.rank.torch
         code = {torch.bfloat16: "<i2", torch.int64: "<i8"}[dtype]
-        return torch.as_tensor(Raw(self.local + offset, elements, code), device=f"cuda:{self.rank.rank}").view(dtype)
+        return torch.as_tensor(
+            Raw(self.local + offset, elements, code), device=f"cuda:{self.rank.rank}"
+        ).view(dtype)
 
 
 def nccl_path() -> str:
@@ -403,16 +419,20 @@ class Rank:
         torch = self.torch
         x = torch.ones(16, 16, device="cuda", dtype=torch.bfloat16)
         (x @ x).sum().item()  # loads the library
-        with open("/proc/self/maps") as maps:
+        with Path("/proc/self/maps").open() as maps:
             path = next(line.split()[-1] for line in maps if "libcublas.so" in line)
         library = ctypes.CDLL(path)
         handle = _pointer()
         if library.cublasCreate_v2(ctypes.byref(handle)):
             raise DriverFault("cublasCreate failed")
         self.workspace = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
-        library.cublasSetWorkspace_v2(handle, _pointer(self.workspace.data_ptr()), ctypes.c_size_t(64 << 20))
+        library.cublasSetWorkspace_v2(
+            handle, _pointer(self.workspace.data_ptr()), ctypes.c_size_t(64 << 20)
+        )
         address = lambda f: ctypes.cast(f, _pointer).value  # noqa: E731
-        self.cublas = Cublas(handle.value, address(library.cublasSetStream_v2), address(library.cublasGemmEx))
+        self.cublas = Cublas(
+            handle.value, address(library.cublasSetStream_v2), address(library.cublasGemmEx)
+        )
         self.vendor = Vendor(
             address(self.helper.kd_gemm), ctypes.cast(ctypes.pointer(self.cublas), _pointer).value
         )
@@ -435,11 +455,19 @@ class Rank:
             raise DriverFault("ncclCommInitRank failed")
         address = lambda f: ctypes.cast(f, _pointer).value  # noqa: E731
         self.nccl = Nccl(
-            *(comm.value, self.rank, RANKS, address(library.ncclAllGather), address(library.ncclBroadcast)),
+            *(
+                comm.value,
+                self.rank,
+                RANKS,
+                address(library.ncclAllGather),
+                address(library.ncclBroadcast),
+            ),
             *(address(library.ncclGroupStart), address(library.ncclGroupEnd)),
         )
         self.host = Host(
-            address(self.helper.kd_all_gather), None, ctypes.cast(ctypes.pointer(self.nccl), _pointer).value
+            address(self.helper.kd_all_gather),
+            None,
+            ctypes.cast(ctypes.pointer(self.nccl), _pointer).value,
         )
 
     def close_gate(self) -> None:
@@ -468,7 +496,10 @@ class Problem:
         m, n, k = shape
         self.first = rank.rank * m // RANKS
         self.rows = (rank.rank + 1) * m // RANKS - self.first
-        self.a = [torch.empty(max(1, self.rows), k, device="cuda", dtype=torch.bfloat16) for _ in range(sets)]
+        self.a = [
+            torch.empty(max(1, self.rows), k, device="cuda", dtype=torch.bfloat16)
+            for _ in range(sets)
+        ]
         self.b = [torch.empty(k, n, device="cuda", dtype=torch.bfloat16) for _ in range(sets)]
         self.windows = [Window(rank, m * n * 2) for _ in range(sets)]
         self.c = [w.tensor(0, m * n, torch.bfloat16).view(m, n) for w in self.windows]
@@ -476,18 +507,23 @@ class Problem:
         sets_array = (BufferSet * sets)()
         for i in range(sets):
             peers = (_pointer * RANKS)(*self.windows[i].addresses)
+            pointer = ctypes.cast(peers, _pointer).value
             tensors = (Tensor * 3)(
-                self._tensor(b"A", 0, (self.rows, k), self.first, self.a[i].data_ptr(), None),
-                self._tensor(b"B", 0, (k, n), 0, self.b[i].data_ptr(), None),
-                self._tensor(b"C", 1, (m, n), 0, self.windows[i].local, ctypes.cast(peers, _pointer).value),
+                self._tensor(
+                    b"A", 0, (self.rows, k), self.first, local=self.a[i].data_ptr(), peers=None
+                ),
+                self._tensor(b"B", 0, (k, n), 0, local=self.b[i].data_ptr(), peers=None),
+                self._tensor(b"C", 1, (m, n), 0, local=self.windows[i].local, peers=pointer),
             )
             sets_array[i] = BufferSet(3, tensors)
             self.keep += [peers, tensors]
         self.buffers = sets_array
 
     @staticmethod
-    def _tensor(name: bytes, role: int, shape: tuple[int, int], first: int, local: int, peers: int | None) -> Tensor:
-        four = (_i64 * 4)
+    def _tensor(
+        name: bytes, role: int, shape: tuple[int, int], first: int, *, local: int, peers: int | None
+    ) -> Tensor:
+        four = _i64 * 4
         return Tensor(
             *(name, 3, role, 2, four(*shape, 0, 0), four(first, 0, 0, 0), shape[0] * shape[1] * 2),
             *(local, peers, None),
@@ -512,7 +548,9 @@ class Problem:
                 else:
                     full.normal_(generator=generator)
                 if full is not target:
-                    target.copy_(full if name == "b" else full[self.first : self.first + max(1, self.rows)])
+                    target.copy_(
+                        full if name == "b" else full[self.first : self.first + max(1, self.rows)]
+                    )
 
     def full_a(self, seed: int, integers: bool, i: int) -> Any:
         """All rows of A in set i."""
@@ -562,14 +600,23 @@ class Loaded:
         self.tunables = (NamedValue * max(1, len(tunables)))(*tunables)
         requirements = Requirements()
         code = self.library.kerneltui_requirements(
-            *(self.dimensions, _u32(3), self.tunables, _u32(len(tunables)), _u32(rank.rank), _u32(RANKS)),
+            *(
+                self.dimensions,
+                _u32(3),
+                self.tunables,
+                _u32(len(tunables)),
+                _u32(rank.rank),
+                _u32(RANKS),
+            ),
             ctypes.byref(requirements),
         )
         if code or requirements.abi_version != 1:
             raise DriverFault(f"requirements returned {code}, version {requirements.abi_version}")
         if requirements.side_streams > len(rank.side):
             raise DriverFault("more side streams than the driver has")
-        self.scratch = torch.full((max(256, requirements.scratch_bytes),), 0xA5, dtype=torch.uint8, device="cuda")
+        self.scratch = torch.full(
+            (max(256, requirements.scratch_bytes),), 0xA5, dtype=torch.uint8, device="cuda"
+        )
         words = max(1, requirements.signal_words)
         # Every kernel has a signal area of its own, zeroed once and kept over all shapes.
         if not hasattr(rank, "signal_areas"):
@@ -596,7 +643,10 @@ class Loaded:
             fail=ctypes.cast(self.fail, _pointer).value,
         )  # fmt: skip
         self.state = _pointer()
-        self.check("setup", self.library.kerneltui_setup(ctypes.byref(self.context), ctypes.byref(self.state)))
+        self.check(
+            "setup",
+            self.library.kerneltui_setup(ctypes.byref(self.context), ctypes.byref(self.state)),
+        )
         torch.cuda.synchronize()
         rank.meet()
 
@@ -613,7 +663,11 @@ class Loaded:
         self.check(
             "run",
             self.rank.helper.kd_batch(
-                *(ctypes.cast(self.library.kerneltui_run, _pointer), self.state, _u32(self.problem.sets)),
+                *(
+                    ctypes.cast(self.library.kerneltui_run, _pointer),
+                    self.state,
+                    _u32(self.problem.sets),
+                ),
                 *(_u64(Loaded.epoch + 1), _u32(count), _pointer(self.rank.stream.cuda_stream)),
             ),
         )
@@ -643,18 +697,21 @@ def relative_error(torch: Any, out: Any, reference: Any) -> float:
     return math.sqrt(square / base) if base else math.sqrt(square)
 
 
-def verify(rank: Rank, report: Any, specs: list[Spec], shapes: list[tuple[int, int, int]]) -> None:
+def verify(
+    rank: Rank, report: Any, specs: list[Spec], shapes: list[tuple[int, int, int]], sets: int
+) -> None:
     """Every kernel on every shape: several calls, fresh inputs, poison, 0/1 inputs, a late rank."""
     torch = rank.torch
     for number, shape in enumerate(shapes):
-        problem = Problem(rank, shape, SETS)
+        problem = Problem(rank, shape, sets)
         for case, (integers, late) in enumerate(((True, None), (False, 0), (False, 1))):
             seed = 1 + number * 16 + case
             problem.fill(seed, integers)
             small = shape[0] * shape[1] * shape[2] <= 1 << 31
             wide = torch.float64 if small else torch.float32
             references = [
-                (problem.full_a(seed, integers, i).to(wide) @ problem.b[i].to(wide)).float() for i in range(SETS)
+                (problem.full_a(seed, integers, i).to(wide) @ problem.b[i].to(wide)).float()
+                for i in range(sets)
             ]
             torch.cuda.synchronize()
             for index, spec in enumerate(specs):
@@ -667,14 +724,17 @@ def verify(rank: Rank, report: Any, specs: list[Spec], shapes: list[tuple[int, i
                     kernel = Loaded(rank, problem, spec)
                     if late == rank.rank:
                         rank.helper.kd_sleep(_u64(3_000_000), _pointer(rank.stream.cuda_stream))
-                    calls = SETS + (2 if case == 0 else 0)
+                    calls = sets + (2 if case == 0 else 0)
                     kernel.call(calls)
                     rank.stream.synchronize()
-                    for i in range(SETS):
+                    for i in range(sets):
                         out, reference = problem.c[i], references[i]
                         if integers and not torch.equal(out, reference.bfloat16()):
                             wrong = (out != reference.bfloat16()).nonzero()
-                            error = f"set {i}: {wrong.shape[0]} of {out.numel()} wrong on 0/1, first {wrong[0].tolist()}"
+                            error = (
+                                f"set {i}: {wrong.shape[0]} of {out.numel()} wrong on 0/1,"
+                                f" first {wrong[0].tolist()}"
+                            )
                             break
                         worst = max(worst, relative_error(torch, out, reference))
                         if not worst < 4e-3:
@@ -709,13 +769,11 @@ def sample(rank: Rank, enqueue: Any, calls: int) -> float:
     return begin.elapsed_time(end) / calls
 
 
-def time_kernels(
-    rank: Rank, report: Any, specs: list[Spec], shapes: list[tuple[int, int, int]], rounds: int, batch_ms: float
-) -> None:
+def time_kernels(rank: Rank, report: Any, specs: list[Spec], job: dict[str, Any]) -> None:
     """Kernel by kernel, in an order of its own each round; the slowest rank of each sample counts."""
     torch = rank.torch
-    for number, shape in enumerate(shapes):
-        m, n, k = shape
+    for number, shape in enumerate(job["time"]):
+        n = shape[1]
         problem = Problem(rank, shape, SETS)
         problem.fill(1000 + number, False)
         problem.poison()
@@ -754,8 +812,8 @@ def time_kernels(
             enqueue(2)
             one = sample(rank, enqueue, 3)
             one = max(one, rank.swap(one))
-            plan[name] = max(3, min(100, math.ceil(batch_ms / one)))
-        for turn in range(rounds):
+            plan[name] = max(3, min(job["max_calls"], math.ceil(job["batch_ms"] / one)))
+        for turn in range(job["rounds"]):
             order = list(contenders)
             random.Random(number * 1000 + turn).shuffle(order)  # the same on both ranks
             for name, enqueue, _ in order:
@@ -763,7 +821,9 @@ def time_kernels(
                 own = sample(rank, enqueue, plan[name])
                 times[name].append(max(own, rank.swap(own)))
         errors: dict[str, float] = {}
-        references = [torch.mm(problem.full_a(1000 + number, False, i), problem.b[i]) for i in range(SETS)]
+        references = [
+            torch.mm(problem.full_a(1000 + number, False, i), problem.b[i]) for i in range(SETS)
+        ]
         for name, _, loaded in contenders:
             if loaded is None:
                 continue
@@ -772,7 +832,9 @@ def time_kernels(
             rank.meet()
             loaded.call(SETS)
             rank.stream.synchronize()
-            errors[name] = max(relative_error(torch, problem.c[i], references[i]) for i in range(SETS))
+            errors[name] = max(
+                relative_error(torch, problem.c[i], references[i]) for i in range(SETS)
+            )
             if math.isnan(errors[name]):
                 errors[name] = math.inf
             loaded.close()
@@ -794,9 +856,9 @@ def worker(rank_number: int, link: socket.socket, pipe: Connection, job: dict[st
         report("ready", "")
         if job["verify"]:
             checked = [s for s in job["specs"] if s.text not in job["diagnostic"]]
-            verify(rank, report, checked, job["verify"])
+            verify(rank, report, checked, job["verify"], job["sets"])
         if job["time"]:
-            time_kernels(rank, report, job["specs"], job["time"], job["rounds"], job["batch_ms"])
+            time_kernels(rank, report, job["specs"], job)
         report("end", "")
     except BaseException:
         report("fault", traceback.format_exc())
@@ -812,7 +874,8 @@ def run_group(job: dict[str, Any], results: dict[str, Any], deadline: float) -> 
     links = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     pipes = [context.Pipe(duplex=False) for _ in range(RANKS)]
     processes = [
-        context.Process(target=worker, args=(r, links[r], pipes[r][1], job), daemon=True) for r in range(RANKS)
+        context.Process(target=worker, args=(r, links[r], pipes[r][1], job), daemon=True)
+        for r in range(RANKS)
     ]
     for process in processes:
         process.start()
@@ -871,9 +934,14 @@ def print_tables(specs: list[Spec], results: dict[str, Any], out: Path) -> None:
             entry["failures"].append({"rank": r, "shape": shape, "case": case, "error": error})
     print("\nverified (checks = shape x case x rank)")
     for text, entry in verified.items():
-        print(f"  {text}: {entry['checks'] - len(entry['failures'])}/{entry['checks']} worst {entry['worst']:.2e}")
+        print(
+            f"  {text}: {entry['checks'] - len(entry['failures'])}/{entry['checks']}"
+            f" worst {entry['worst']:.2e}"
+        )
         for failure in entry["failures"][:6]:
-            print(f"    rank {failure['rank']} {failure['shape']} case {failure['case']}: {failure['error']}")
+            print(
+                f"    rank {failure['rank']} {failure['shape']} case {failure['case']}: {failure['error']}"
+            )
     for r, value in results.get("timing_failed", []):
         print("  not timed:", r, value)
     timed: list[dict[str, Any]] = []
@@ -881,7 +949,9 @@ def print_tables(specs: list[Spec], results: dict[str, Any], out: Path) -> None:
         if r != 0:
             continue
         median = {name: statistics.median(values) for name, values in times.items()}
-        timed.append({"shape": shape, "ms": median, "samples": times, "errors": errors, "calls": plan})
+        timed.append(
+            {"shape": shape, "ms": median, "samples": times, "errors": errors, "calls": plan}
+        )
     shares: dict[str, list[float]] = {}
     gains: dict[str, list[float]] = {}
     sequence = next((s.text for s in specs if s.source.stem == "host_nccl"), None)
@@ -903,9 +973,13 @@ def print_tables(specs: list[Spec], results: dict[str, Any], out: Path) -> None:
     print("\ngeomean over the shapes timed: share of bound, gain over the sequence")
     for name, values in shares.items():
         gain = statistics.geometric_mean(gains[name]) if name in gains else math.nan
-        print(f"  {statistics.geometric_mean(values):.3f}  {gain:.3f}  ({len(values)} shapes)  {name}")
+        print(
+            f"  {statistics.geometric_mean(values):.3f}  {gain:.3f}  ({len(values)} shapes)  {name}"
+        )
     (out / "driver.json").write_text(
-        json.dumps({"verified": verified, "timed": timed, "trouble": results.get("trouble", [])}, indent=1)
+        json.dumps(
+            {"verified": verified, "timed": timed, "trouble": results.get("trouble", [])}, indent=1
+        )
     )
 
 
@@ -913,16 +987,20 @@ def main() -> int:
     """Builds, verifies, times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kernels", nargs="+")
-    parser.add_argument("--diagnostic", action="append", default=[], help="a kernel that is only timed")
+    parser.add_argument(
+        "--diagnostic", action="append", default=[], help="a kernel that is only timed"
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--build", type=Path, default=ROOT / "build/driver")
     parser.add_argument("--build-only", action="store_true")
     parser.add_argument("--verify", action="store_true")
     parser.add_argument("--verify-shapes", help="M,N,K;... instead of the usual ones")
+    parser.add_argument("--sets", type=int, default=SETS, help="buffer sets of the verification")
     parser.add_argument("--time", action="store_true")
     parser.add_argument("--time-shapes", help="M,N,K;... instead of the five")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch-ms", type=float, default=20.0)
+    parser.add_argument("--max-calls", type=int, default=100, help="of a batch")
     parser.add_argument("--budget", type=float, default=540.0, help="seconds for everything")
     parser.add_argument("--arch", default="arch=compute_90a,code=sm_90a")
     options = parser.parse_args()
@@ -939,7 +1017,10 @@ def main() -> int:
     for spec in specs:
         build(spec, options.build, options.arch)  # finds the library
         for line in spec.build_log.splitlines():
-            if re.search(r"error|C75|warning|spill (stores|loads)", line) and " 0 bytes spill" not in line:
+            if (
+                re.search(r"error|C75|warning|spill (stores|loads)", line)
+                and " 0 bytes spill" not in line
+            ):
                 print(f"{spec.text}: {line}")
     print(f"built {len(unique)} libraries in {time.monotonic() - started:.1f} s")
     specs = [s for s in specs if s.library]
@@ -951,7 +1032,9 @@ def main() -> int:
     job: dict[str, Any] = {
         "helper": helper.library,
         "rounds": options.rounds,
+        "sets": options.sets,
         "batch_ms": options.batch_ms,
+        "max_calls": options.max_calls,
     }
     phases = []
     if options.verify:
