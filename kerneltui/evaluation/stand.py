@@ -100,9 +100,7 @@ class Stand:
         self.workload = workload
         self.target = target
         self.protocol = protocol
-        self.judge = JudgeClient(
-            workload.folder, target.cores, workload.target, target.judge_place
-        )
+        self.judge = JudgeClient(workload.folder, target.cores, workload.target, target.judge_place)
         self.timer = Timer(protocol, self.machine, self.checkpoint)
         self.spent = Spent()
         self._stop = threading.Event()
