@@ -12,6 +12,7 @@ from kerneltui.targets.cuda.source import CudaSource
 __all__ = ["DeviceCode", "Effect", "EffectKind", "Function"]
 
 _NAME = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
+_CALL = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[^;(){}<>]*>)?\s*\(")
 _BEHIND = re.compile(r"\s*(?:const\b|noexcept\b|override\b|->\s*[\w:<>*& ]+)*\s*\{")
 _NO_FUNCTION = frozenset({"if", "for", "while", "switch", "catch", "return", "sizeof", "alignas"})
 _LOOP = re.compile(r"\b(?:for|while)\s*\(|\bdo\b")
@@ -117,7 +118,7 @@ class DeviceCode:
                 found += [
                     (literal.offset, k) for k, form in _ASSEMBLY if form.search(literal.value)
                 ]
-        for call in _NAME.finditer(self.source.code, function.begin, function.end):
+        for call in _CALL.finditer(self.source.code, function.begin, function.end):
             helper = self._by_name.get(call[1])
             if call[1] in _BARRIER_CALLS:
                 found.append((call.start(), EffectKind.CTA_BARRIER))

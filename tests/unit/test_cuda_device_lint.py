@@ -235,6 +235,11 @@ CASES = {
         HELPERS + kernel("put(d);\nsettle();\ntell(f, e);"),
         GIN,
     ),
+    "L28 template": (
+        "template <int N> " + HELPERS + kernel("put<3>(d);\ntell(f, e);"),
+        "template <int N> " + HELPERS + kernel("put<3>(d);\nsettle();\ntell(f, e);"),
+        GIN,
+    ),
     "L28 loop": (
         HELPERS + kernel("for (;;) {\nif (i) tell(f, e);\nput(d);\n}"),
         HELPERS + kernel("for (;;) {\nif (i) { settle(); tell(f, e); }\nput(d);\n}"),
