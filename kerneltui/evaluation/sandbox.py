@@ -30,9 +30,7 @@ _LAST_CAPABILITY = 63
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc", "/proc", "/sys", "/opt", "/dev/urandom")
 
 
-def confine(
-    writable: Sequence[Path], readable: Sequence[Path], *, sockets: bool = False
-) -> str:
+def confine(writable: Sequence[Path], readable: Sequence[Path], *, sockets: bool = False) -> str:
     """Confines this process for good; call it with the threads that it needs already running.
 
     Files can be read where programs live, and written in `writable` only. New programs, processes
