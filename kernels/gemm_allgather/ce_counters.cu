@@ -156,7 +156,8 @@ __device__ __forceinline__ void wait_for(const uint64_t *word, uint64_t epoch) {
 }
 
 __device__ __forceinline__ void barrier_init(uint64_t *barrier, int count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
+                 : "memory");
 }
 
 __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity) {
@@ -202,8 +203,12 @@ __device__ __forceinline__ void cluster_sync() {
 }
 
 /* The end of the predecessor on the stream, and the sign that the successor may be placed. */
-__device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void allow_successor() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_predecessor() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+__device__ __forceinline__ void allow_successor() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
 
 __device__ __forceinline__ void prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -215,17 +220,18 @@ __device__ __forceinline__ uint32_t cluster_rank() {
     return rank;
 }
 
-__device__ __forceinline__ void load_box(const CUtensorMap *map, void *target, uint64_t *barrier, int x, int y) {
+__device__ __forceinline__ void load_box(const CUtensorMap *map, void *target, uint64_t *barrier, int x,
+                                         int y) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
-            shared_address(target)),
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
+        "[%2];" ::"r"(shared_address(target)),
         "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
         : "memory");
 }
 
 /* The same offset in the shared memory of every CTA of the cluster, and the barrier of each. */
-__device__ __forceinline__ void load_box_cluster(const CUtensorMap *map, void *target, uint64_t *barrier, int x,
-                                                 int y) {
+__device__ __forceinline__ void load_box_cluster(const CUtensorMap *map, void *target, uint64_t *barrier,
+                                                 int x, int y) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
         "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(target)),
@@ -239,7 +245,9 @@ __device__ __forceinline__ void store_box(const CUtensorMap *map, const void *so
                  : "memory");
 }
 
-__device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void commit_stores() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
 
 /* At most `pending` groups of stores have not been read from shared memory. */
 template <int pending>
@@ -260,8 +268,12 @@ __device__ __forceinline__ uint64_t operand(const void *pointer, int leading, in
            (uint64_t(stride >> 4) << 32) | (uint64_t(1) << 62);
 }
 
-[[maybe_unused]] __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-[[maybe_unused]] __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_begin() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 template <int pending>
 [[maybe_unused]] __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
@@ -278,17 +290,15 @@ template <int pending>
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
         "%64, %65, p, 1, 1, 0, 1; }"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-          "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-          "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
-          "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-          "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
-          "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),
-          "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
-          "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
+          "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),
+          "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),
+          "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
+          "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),
+          "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),
+          "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+          "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
         : "l"(a), "l"(b), "r"(accumulate));
 }
 
@@ -306,28 +316,25 @@ template <int pending>
         "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
         "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
         "%128, %129, p, 1, 1, 0, 1; }"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-          "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-          "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
-          "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-          "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
-          "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),
-          "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
-          "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]), "+f"(d[65]),
-          "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
-          "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]),
-          "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),
-          "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]),
-          "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]),
-          "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]),
-          "+f"(d[102]), "+f"(d[103]), "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]),
-          "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]),
-          "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]),
-          "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]),
-          "+f"(d[126]), "+f"(d[127])
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
+          "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),
+          "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),
+          "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
+          "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),
+          "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),
+          "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+          "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]),
+          "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]),
+          "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]),
+          "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]),
+          "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]), "+f"(d[98]),
+          "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]), "+f"(d[105]),
+          "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]),
+          "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]),
+          "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]),
+          "+f"(d[127])
         : "l"(a), "l"(b), "r"(accumulate));
 }
 
@@ -362,8 +369,8 @@ __device__ __forceinline__ Item item_at(const Params &p, int item) {
 
 /* One thread loads this CTA's tiles of A and its part of the cluster's tiles of B. */
 template <class T>
-__device__ __forceinline__ void load_tiles(const Params &p, const typename T::Shared &s, int first, int step,
-                                           int k_tiles, int rank) {
+__device__ __forceinline__ void load_tiles(const Params &p, const typename T::Shared &s, int first,
+                                           int step, int k_tiles, int rank) {
     int stage = 0;
     uint32_t parity = 1; /* the ring begins empty */
     for (int index = first; index < p.items; index += step) {
@@ -396,8 +403,8 @@ __device__ __forceinline__ void load_tiles(const Params &p, const typename T::Sh
 
 /* One thread stores the boxes of one consumer warpgroup and counts them when they have arrived. */
 template <class T>
-__device__ __forceinline__ void store_tiles(const Params &p, const typename T::Shared &s, int first, int step,
-                                            int group, int rank) {
+__device__ __forceinline__ void store_tiles(const Params &p, const typename T::Shared &s, int first,
+                                            int step, int group, int rank) {
     int slot = 0;
     uint32_t parity = 0;
     int held = 0; /* boxes that are stored but not given back */
@@ -427,7 +434,8 @@ __device__ __forceinline__ void store_tiles(const Params &p, const typename T::S
         const int counter = item.m / p.group_m * p.bands + item.n / p.band;
         asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(p.counters + counter), "r"(boxes)
                      : "memory");
-        for (; held > 0; --held) barrier_arrive(&s.barriers->c_empty[group][(slot + T::c_boxes - held) % T::c_boxes]);
+        for (; held > 0; --held)
+            barrier_arrive(&s.barriers->c_empty[group][(slot + T::c_boxes - held) % T::c_boxes]);
     }
 }
 
@@ -460,8 +468,8 @@ __device__ __forceinline__ void release_stage(const typename T::Shared &s, int s
 
 /* One warpgroup multiplies its 64 rows of a tile of `columns` columns and writes them to shared memory. */
 template <class T, int columns>
-__device__ __forceinline__ void multiply_tile(const typename T::Shared &s, Ring &stage, Ring &slot, int k_tiles,
-                                              int group) {
+__device__ __forceinline__ void multiply_tile(const typename T::Shared &s, Ring &stage, Ring &slot,
+                                              int k_tiles, int group) {
     const int warp = int(threadIdx.x) / 32 % 4;
     const int lane = int(threadIdx.x) % 32;
     float d[columns / 2];
@@ -488,13 +496,15 @@ __device__ __forceinline__ void multiply_tile(const typename T::Shared &s, Ring 
 #pragma unroll
     for (int j = 0; j < columns / box; ++j) {
         barrier_wait(&s.barriers->c_empty[group][slot.index], slot.parity);
-        const uint32_t base = shared_address(s.c + (group * T::c_boxes + slot.index) * box_bytes) + uint32_t(row * 128);
+        const uint32_t base =
+            shared_address(s.c + (group * T::c_boxes + slot.index) * box_bytes) + uint32_t(row * 128);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const float *v = d + j * 32 + i * 8;
             const uint32_t address = base + uint32_t(((i * 2 + lane / 16) ^ (row & 7)) << 4);
             asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-                         "r"(pack(v[0], v[1])), "r"(pack(v[2], v[3])), "r"(pack(v[4], v[5])), "r"(pack(v[6], v[7]))
+                         "r"(pack(v[0], v[1])), "r"(pack(v[2], v[3])), "r"(pack(v[4], v[5])),
+                         "r"(pack(v[6], v[7]))
                          : "memory");
         }
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -505,14 +515,15 @@ __device__ __forceinline__ void multiply_tile(const typename T::Shared &s, Ring 
 }
 
 template <class T>
-__device__ __forceinline__ void multiply_tiles(const Params &p, const typename T::Shared &s, int first, int step,
-                                               int k_tiles, int group) {
+__device__ __forceinline__ void multiply_tiles(const Params &p, const typename T::Shared &s, int first,
+                                               int step, int k_tiles, int group) {
     Ring stage{0, 0};
     Ring slot{0, 1}; /* the boxes begin empty */
     int index = first;
     for (; index < p.whole; index += step) multiply_tile<T, T::tile_n>(s, stage, slot, k_tiles, group);
     if constexpr (T::tile_n == 256)
-        for (; index < p.items; index += step) multiply_tile<T, T::tile_n / 2>(s, stage, slot, k_tiles, group);
+        for (; index < p.items; index += step)
+            multiply_tile<T, T::tile_n / 2>(s, stage, slot, k_tiles, group);
 }
 
 template <class T>
@@ -619,10 +630,9 @@ int encode(EncodeFunction function, const kt_context *ctx, CUtensorMap *map, voi
     const cuuint64_t stride[1] = {cuuint64_t(columns) * 2};
     const cuuint32_t extent[2] = {cuuint32_t(box_columns), cuuint32_t(box_rows)};
     const cuuint32_t steps[2] = {1, 1};
-    const CUresult result =
-        function(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, base, size, stride, extent, steps,
-                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult result = function(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, base, size, stride, extent,
+                                     steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result == CUDA_SUCCESS) return 0;
     char text[128];
     std::snprintf(text, sizeof text, "cuTensorMapEncodeTiled failed with error %d", int(result));
@@ -633,7 +643,8 @@ template <class Function>
 int driver_function(const kt_context *ctx, const char *name, unsigned version, Function *out) {
     void *found = nullptr;
     cudaDriverEntryPointQueryResult result;
-    const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result);
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result);
     if (error) return fail(ctx, name, error);
     if (result != cudaDriverEntryPointSuccess || !found) return fail(ctx, name);
     *out = reinterpret_cast<Function>(found);
@@ -678,7 +689,8 @@ int fill_params(State &s, EncodeFunction function) {
         if (encode(function, ctx, &p.a, a->local, s.k, s.rows, tile_k, tile_m)) return 1;
         if (encode(function, ctx, &p.b, b->local, s.n, s.k, box, tile_k)) return 1;
         const uint64_t offset = uint64_t(s.first_row) * uint64_t(s.n) * 2;
-        if (encode(function, ctx, &p.c, static_cast<char *>(c->local) + offset, s.n, s.rows, box, box)) return 1;
+        if (encode(function, ctx, &p.c, static_cast<char *>(c->local) + offset, s.n, s.rows, box, box))
+            return 1;
         if ((p.tiles_m + p.group_m - 1) / p.group_m * p.bands > max_counters)
             return fail(ctx, "more blocks of C than counters: make GROUP_M or BAND larger");
         s.params.push_back(p);
@@ -701,8 +713,7 @@ int launch(State &s, const Params &p, cudaStream_t stream) {
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     config.attrs = attributes;
     config.numAttrs = s.early_launch ? 2 : 1;
-    const cudaError_t error =
-        cudaLaunchKernelEx(&config, gemm_kernel<Main>, p);
+    const cudaError_t error = cudaLaunchKernelEx(&config, gemm_kernel<Main>, p);
     return error ? fail(s.ctx, "launch of the GEMM", error) : 0;
 }
 
@@ -712,8 +723,8 @@ int finish(State &s, uint64_t epoch, cudaStream_t pushing, cudaStream_t stream) 
     cudaError_t error = cudaSuccess;
     for (int q : s.peers)
         if (!error)
-            error = cudaMemcpyAsync(ctx->signals[q] + ctx->rank * source_words, s.epoch_word, sizeof(uint64_t),
-                                    cudaMemcpyDeviceToDevice, pushing);
+            error = cudaMemcpyAsync(ctx->signals[q] + ctx->rank * source_words, s.epoch_word,
+                                    sizeof(uint64_t), cudaMemcpyDeviceToDevice, pushing);
     if (!error && pushing != stream) {
         error = cudaEventRecord(s.pushed, pushing);
         if (!error) error = cudaStreamWaitEvent(stream, s.pushed, 0);
@@ -739,15 +750,16 @@ int enqueue_copies(State &s, const Params &p, const kt_tensor *c, cudaStream_t s
             const int64_t column = int64_t(band) * p.band * Main::tile_n;
             const int64_t columns = std::min<int64_t>(int64_t(p.band) * Main::tile_n, s.n - column);
             const unsigned target = s.calls * unsigned(height * width * groups * (Main::tile_n / box));
-            const CUresult waited = s.wait_value(
-                side, reinterpret_cast<CUdeviceptr>(s.counters + group * p.bands + band), target, CU_STREAM_WAIT_VALUE_GEQ);
+            const CUresult waited =
+                s.wait_value(side, reinterpret_cast<CUdeviceptr>(s.counters + group * p.bands + band),
+                             target, CU_STREAM_WAIT_VALUE_GEQ);
             if (waited != CUDA_SUCCESS) return fail(s.ctx, "cuStreamWaitValue32 failed");
             const uint64_t offset = uint64_t(s.first_row + row) * pitch + uint64_t(column) * 2;
             for (int q : s.peers) {
-                const cudaError_t error =
-                    cudaMemcpy2DAsync(static_cast<char *>(c->peers[q]) + offset, pitch,
-                                      static_cast<const char *>(c->local) + offset, pitch, uint64_t(columns) * 2,
-                                      uint64_t(rows), cudaMemcpyDeviceToDevice, side);
+                const cudaError_t error = cudaMemcpy2DAsync(
+                    static_cast<char *>(c->peers[q]) + offset, pitch,
+                    static_cast<const char *>(c->local) + offset, pitch, uint64_t(columns) * 2,
+                    uint64_t(rows), cudaMemcpyDeviceToDevice, side);
                 if (error) return fail(s.ctx, "copy to a peer", error);
             }
         }
@@ -782,8 +794,9 @@ int run_vendor(State &s, uint32_t set, uint64_t epoch, cudaStream_t stream) {
     for (int q : s.peers) {
         cudaError_t error = cudaSuccess;
         if (bytes)
-            error = cudaMemcpyAsync(static_cast<char *>(c->peers[q]) + offset, static_cast<char *>(c->local) + offset,
-                                    bytes, cudaMemcpyDeviceToDevice, stream);
+            error = cudaMemcpyAsync(static_cast<char *>(c->peers[q]) + offset,
+                                    static_cast<char *>(c->local) + offset, bytes, cudaMemcpyDeviceToDevice,
+                                    stream);
         if (error) return fail(ctx, "copy to a peer", error);
     }
     return finish(s, epoch, stream, stream);
@@ -866,7 +879,8 @@ int kerneltui_run(void *opaque, uint32_t set, uint64_t epoch, void *opaque_strea
     if (ctx->sets < 2) {
         Words words{};
         for (uint32_t q = 0; q < ctx->ranks; ++q) words.at[q] = ctx->signals[q];
-        gate_kernel<<<1, 32, 0, stream>>>(ctx->signals[ctx->rank], words, int(ctx->rank), int(ctx->ranks), epoch);
+        gate_kernel<<<1, 32, 0, stream>>>(ctx->signals[ctx->rank], words, int(ctx->rank), int(ctx->ranks),
+                                          epoch);
         const cudaError_t error = cudaGetLastError();
         if (error) return fail(ctx, "launch of the gate", error);
     }

@@ -97,7 +97,8 @@ struct Counts {
 __global__ void wait_kernel(const uint64_t *mine, Counts counts, int rank, int ranks, uint64_t epoch) {
     for (int p = 0; p < ranks; ++p) {
         if (p == rank) continue;
-        for (int c = int(threadIdx.x); c < counts.of[p]; c += 32) wait_for(mine + p * max_chunks + c, epoch);
+        for (int c = int(threadIdx.x); c < counts.of[p]; c += 32)
+            wait_for(mine + p * max_chunks + c, epoch);
     }
     __syncwarp();
 }
@@ -117,9 +118,9 @@ __global__ void epoch_kernel(uint64_t *word, uint64_t epoch) { *word = epoch; }
 
 struct Push {
     const char *source;
-    char *target[max_ranks];    /* in serving order */
-    uint64_t *flag[max_ranks];  /* likewise */
-    unsigned *finished;         /* counts CTAs; the last one sets it back */
+    char *target[max_ranks];   /* in serving order */
+    uint64_t *flag[max_ranks]; /* likewise */
+    unsigned *finished;        /* counts CTAs; the last one sets it back */
     uint64_t bytes;
     uint64_t epoch;
     int peers;
@@ -144,7 +145,8 @@ __global__ void __launch_bounds__(store_threads) push_store_kernel(const __grid_
     const uint64_t vectors = push.bytes / 16;
     const uint4 *source = reinterpret_cast<const uint4 *>(push.source);
     const uint64_t step = uint64_t(gridDim.x) * store_threads * store_unroll;
-    for (uint64_t base = uint64_t(blockIdx.x) * store_threads * store_unroll; base < vectors; base += step) {
+    for (uint64_t base = uint64_t(blockIdx.x) * store_threads * store_unroll; base < vectors;
+         base += step) {
         uint4 value[store_unroll];
 #pragma unroll
         for (int u = 0; u < store_unroll; ++u) {
@@ -176,7 +178,8 @@ __global__ void __launch_bounds__(32) push_bulk_kernel(const __grid_constant__ P
     __shared__ __align__(8) uint64_t full[bulk_slots];
     if (threadIdx.x == 0) {
         for (int s = 0; s < bulk_slots; ++s)
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&full[s])) : "memory");
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&full[s]))
+                         : "memory");
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         const uint64_t blocks = (push.bytes + bulk_block - 1) / bulk_block;
         const uint64_t mine = blockIdx.x < blocks ? (blocks - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
@@ -187,13 +190,13 @@ __global__ void __launch_bounds__(32) push_bulk_kernel(const __grid_constant__ P
         };
         auto load = [&](uint64_t i) {
             const int slot = int(i % bulk_slots);
-            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                             shared_address(&full[slot])),
-                         "r"(size(i))
-                         : "memory");
             asm volatile(
-                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                    shared_address(buffer + slot * bulk_block)),
+                "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&full[slot])),
+                "r"(size(i))
+                : "memory");
+            asm volatile(
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+                    "r"(shared_address(buffer + slot * bulk_block)),
                 "l"(push.source + begin(i)), "r"(size(i)), "r"(shared_address(&full[slot]))
                 : "memory");
         };
@@ -205,7 +208,8 @@ __global__ void __launch_bounds__(32) push_bulk_kernel(const __grid_constant__ P
             uint32_t done = 0;
             while (!done)
                 asm volatile(
-                    "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                    "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, "
+                    "0, p; }"
                     : "=r"(done)
                     : "r"(shared_address(&full[slot])), "r"(parity)
                     : "memory");
@@ -242,8 +246,8 @@ struct State {
     int64_t n, k, rows, first_row;
     uint64_t row_bytes;
     int comm_ctas;
-    uint64_t *epoch_word; /* scratch: the epoch in device memory, the source of the copy engine's flags */
-    unsigned *finished;   /* scratch: one counter for every chunk */
+    uint64_t *epoch_word;   /* scratch: the epoch in device memory, the source of the copy engine's flags */
+    unsigned *finished;     /* scratch: one counter for every chunk */
     std::vector<int> peers; /* in serving order */
     std::vector<Chunk> chunks;
     Counts counts; /* chunks of every rank */
@@ -325,11 +329,11 @@ int multiply(State &s, const kt_tensor *a, const kt_tensor *b, const kt_tensor *
              void *stream) {
     if (!chunk.rows) return 0;
     const uint64_t a_row = uint64_t(s.k) * (s.row_bytes / uint64_t(s.n));
-    return s.ctx->vendor->gemm(s.ctx->vendor->self, chunk.rows, s.n, s.k,
-                               static_cast<const char *>(a->local) + uint64_t(chunk.first) * a_row, s.k,
-                               b->local, s.n,
-                               static_cast<char *>(c->local) + uint64_t(s.first_row + chunk.first) * s.row_bytes,
-                               s.n, stream)
+    return s.ctx->vendor->gemm(
+               s.ctx->vendor->self, chunk.rows, s.n, s.k,
+               static_cast<const char *>(a->local) + uint64_t(chunk.first) * a_row, s.k, b->local, s.n,
+               static_cast<char *>(c->local) + uint64_t(s.first_row + chunk.first) * s.row_bytes, s.n,
+               stream)
                ? fail(s.ctx, "the vendor GEMM failed")
                : 0;
 }
@@ -339,11 +343,13 @@ int run(State &s, const kt_tensor *a, const kt_tensor *b, const kt_tensor *c, ui
     const kt_context *ctx = s.ctx;
     const cudaStream_t side =
         placement == stream_overlap ? static_cast<cudaStream_t>(ctx->side_streams[0]) : stream;
-    if (ctx->sets < 2) gate_kernel<<<1, 32, 0, stream>>>(ctx->signals[ctx->rank], words_of(ctx), int(ctx->rank), int(ctx->ranks), epoch);
+    if (ctx->sets < 2)
+        gate_kernel<<<1, 32, 0, stream>>>(ctx->signals[ctx->rank], words_of(ctx), int(ctx->rank),
+                                          int(ctx->ranks), epoch);
     if (backend == copy_engine) epoch_kernel<<<1, 1, 0, stream>>>(s.epoch_word, epoch);
     /* 16-byte copies need rows that begin on 16 bytes; the copy engine takes any. */
-    const bool by_engine = backend == copy_engine || uint64_t(s.first_row) * s.row_bytes % 16 != 0 ||
-                           s.row_bytes % 16 != 0;
+    const bool by_engine =
+        backend == copy_engine || uint64_t(s.first_row) * s.row_bytes % 16 != 0 || s.row_bytes % 16 != 0;
     if (by_engine && backend != copy_engine) epoch_kernel<<<1, 1, 0, stream>>>(s.epoch_word, epoch);
     for (size_t i = 0; i < s.chunks.size(); ++i) {
         if (multiply(s, a, b, c, s.chunks[i], stream)) return 1;
@@ -360,7 +366,8 @@ int run(State &s, const kt_tensor *a, const kt_tensor *b, const kt_tensor *c, ui
         if (!error) error = cudaStreamWaitEvent(stream, s.pushed, 0);
         if (error) return fail(ctx, "join the side stream", error);
     }
-    wait_kernel<<<1, 32, 0, stream>>>(ctx->signals[ctx->rank], s.counts, int(ctx->rank), int(ctx->ranks), epoch);
+    wait_kernel<<<1, 32, 0, stream>>>(ctx->signals[ctx->rank], s.counts, int(ctx->rank), int(ctx->ranks),
+                                      epoch);
     const cudaError_t error = cudaGetLastError();
     return error ? fail(ctx, "launch of the wait", error) : 0;
 }
@@ -371,8 +378,9 @@ int make_events(State &s) {
     for (Chunk &chunk : s.chunks)
         if (!error) error = cudaEventCreateWithFlags(&chunk.multiplied, cudaEventDisableTiming);
     if (!error) error = cudaMemset(s.ctx->scratch, 0, 4096);
-    if (!error) error = cudaFuncSetAttribute(push_bulk_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             bulk_slots * bulk_block);
+    if (!error)
+        error = cudaFuncSetAttribute(push_bulk_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     bulk_slots * bulk_block);
     return error ? fail(s.ctx, "setup", error) : 0;
 }
 
@@ -411,8 +419,8 @@ int kerneltui_setup(const kt_context *ctx, void **out) {
     s->epoch_word = static_cast<uint64_t *>(ctx->scratch);
     s->finished = reinterpret_cast<unsigned *>(static_cast<char *>(ctx->scratch) + 256);
     s->comm_ctas = int(kt_value(ctx->tunables, ctx->tunable_count, "COMM_CTAS", 16));
-    const int64_t chunks = std::clamp<int64_t>(
-        kt_value(ctx->tunables, ctx->tunable_count, "CHUNKS", 4), 1, max_chunks - 1);
+    const int64_t chunks =
+        std::clamp<int64_t>(kt_value(ctx->tunables, ctx->tunable_count, "CHUNKS", 4), 1, max_chunks - 1);
     const int64_t align = kt_value(ctx->tunables, ctx->tunable_count, "CHUNK_ALIGN", 256);
     const bool taper = kt_value(ctx->tunables, ctx->tunable_count, "TAPER", 1) != 0;
     for (uint32_t r = 0; r < ctx->ranks; ++r) {

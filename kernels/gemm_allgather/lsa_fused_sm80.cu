@@ -91,7 +91,8 @@ __device__ __forceinline__ void wait_for(const uint64_t *word, uint64_t epoch) {
 
 /* 16 bytes to shared memory, or zeros. */
 __device__ __forceinline__ void copy_async(uint32_t target, const void *source, bool valid) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(valid ? 16 : 0)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
+                 "r"(valid ? 16 : 0)
                  : "memory");
 }
 
@@ -171,7 +172,8 @@ __global__ void __launch_bounds__(threads, 2) gemm_kernel(const __grid_constant_
         asm volatile("cp.async.wait_group %0;" ::"n"(stages - 2) : "memory");
         __syncthreads(); /* the tile is there, and the one that is loaded over has been read */
         const int ahead = t + stages - 1;
-        if (ahead < k_tiles) load_stage(p, ring + ahead % stages * stage_bytes, row, column, ahead * tile_k);
+        if (ahead < k_tiles)
+            load_stage(p, ring + ahead % stages * stage_bytes, row, column, ahead * tile_k);
         asm volatile("cp.async.commit_group;" ::: "memory");
         const uint32_t at = ring + t % stages * stage_bytes;
 #pragma unroll
@@ -183,11 +185,13 @@ __global__ void __launch_bounds__(threads, 2) gemm_kernel(const __grid_constant_
 #pragma unroll
             for (int j = 0; j < 4; ++j)
                 load_matrices_transposed(
-                    b[j], at + a_bytes + wide_offset(kk * 16 + lane % 16, warp_column / 8 + j * 2 + lane / 16));
+                    b[j],
+                    at + a_bytes + wide_offset(kk * 16 + lane % 16, warp_column / 8 + j * 2 + lane / 16));
 #pragma unroll
             for (int i = 0; i < 4; ++i)
 #pragma unroll
-                for (int j = 0; j < 8; ++j) multiply(d[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+                for (int j = 0; j < 8; ++j)
+                    multiply(d[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
         }
     }
     asm volatile("cp.async.wait_group 0;" ::: "memory");
@@ -316,8 +320,9 @@ int run_vendor(State &s, uint32_t set, uint64_t epoch, cudaStream_t stream) {
     for (int q : s.peers) {
         cudaError_t error = cudaSuccess;
         if (bytes)
-            error = cudaMemcpyAsync(static_cast<char *>(c->peers[q]) + offset, static_cast<char *>(c->local) + offset,
-                                    bytes, cudaMemcpyDeviceToDevice, stream);
+            error = cudaMemcpyAsync(static_cast<char *>(c->peers[q]) + offset,
+                                    static_cast<char *>(c->local) + offset, bytes, cudaMemcpyDeviceToDevice,
+                                    stream);
         if (error) return fail(ctx, "copy to a peer", error);
     }
     flag_kernel<<<1, 32, 0, stream>>>(s.words, int(ctx->rank), int(ctx->ranks), epoch);
@@ -364,7 +369,8 @@ int kerneltui_setup(const kt_context *ctx, void **out) {
     *out = s;
     cudaError_t error = cudaMemset(ctx->scratch, 0, 4096);
     if (!error)
-        error = cudaFuncSetAttribute(gemm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+        error =
+            cudaFuncSetAttribute(gemm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error) return fail(ctx, "setup", error);
     fill_params(*s);
     return 0;

@@ -12,8 +12,8 @@ constexpr int cuda_r_16bf = 14, compute_32f = 68, default_algorithm = -1, op_n =
 struct Cublas {
     void *handle;
     int (*set_stream)(void *, void *);
-    int (*gemm_ex)(void *, int, int, int, int, int, const void *, const void *, int, int, const void *, int, int,
-                   const void *, void *, int, int, int, int);
+    int (*gemm_ex)(void *, int, int, int, int, int, const void *, const void *, int, int, const void *, int,
+                   int, const void *, void *, int, int, int, int);
 };
 
 struct Nccl {
@@ -52,14 +52,15 @@ __global__ void sleep_kernel(uint64_t nanoseconds) {
 
 extern "C" {
 
-int kd_gemm(void *self, int64_t m, int64_t n, int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb,
-            void *c, int64_t ldc, void *stream) {
+int kd_gemm(void *self, int64_t m, int64_t n, int64_t k, const void *a, int64_t lda, const void *b,
+            int64_t ldb, void *c, int64_t ldc, void *stream) {
     const Cublas *cublas = static_cast<const Cublas *>(self);
     const float one = 1.0f, zero = 0.0f;
     const int error = cublas->set_stream(cublas->handle, stream);
     if (error) return error;
-    return cublas->gemm_ex(cublas->handle, op_n, op_n, int(n), int(m), int(k), &one, b, cuda_r_16bf, int(ldb), a,
-                           cuda_r_16bf, int(lda), &zero, c, cuda_r_16bf, int(ldc), compute_32f, default_algorithm);
+    return cublas->gemm_ex(cublas->handle, op_n, op_n, int(n), int(m), int(k), &one, b, cuda_r_16bf,
+                           int(ldb), a, cuda_r_16bf, int(lda), &zero, c, cuda_r_16bf, int(ldc), compute_32f,
+                           default_algorithm);
 }
 
 int kd_all_gather(void *self, const void *send, void *recv, const uint64_t *counts, void *stream) {
@@ -71,8 +72,8 @@ int kd_all_gather(void *self, const void *send, void *recv, const uint64_t *coun
     char *target = static_cast<char *>(recv);
     for (int q = 0; q < nccl->ranks && !error; ++q) {
         if (counts[q])
-            error = nccl->broadcast(q == nccl->rank ? send : target, target, counts[q], nccl_int8, q, nccl->comm,
-                                    stream);
+            error = nccl->broadcast(q == nccl->rank ? send : target, target, counts[q], nccl_int8, q,
+                                    nccl->comm, stream);
         target += counts[q];
     }
     const int end = nccl->group_end();
