@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from kerneltui.config import cache_folder
+from kerneltui.config import cache_folder, config_folder
 from kerneltui.engine.errors import WorkloadUnfit
 from kerneltui.evaluation.pipeline import Evaluator
 from kerneltui.evaluation.stand import MachineTarget
@@ -49,7 +49,8 @@ def _cpu(cache: Path, spec: TargetSpec) -> _Made:
 
 
 def _cuda(cache: Path, spec: TargetSpec) -> _Made:
+    from kerneltui.targets.cuda.policy import load_policy
     from kerneltui.targets.cuda.runtime import CudaTarget
 
-    target = CudaTarget(cache)
+    target = CudaTarget(cache, policy=load_policy(config_folder()))
     return target, lambda ranks: target.measure_ceilings(ranks, spec.dtype)

@@ -17,7 +17,9 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +91,12 @@ class Judge:
     ) -> None:
         self._threads = threads
         # Filling and comparing goes through memory in blocks of the cache: more threads would wait for
-        # one another at every block, long where the machine is busy. Only expected values need them.
+        # one another at every block, long where the machine is busy. Only expected values need them;
+        # inputs are written by a thread for each rank, on its own.
         torch.set_num_threads(1)
+        self._writers = ThreadPoolExecutor(
+            threads, "writer", initializer=torch.set_num_threads, initargs=(1,)
+        )
         # Sums of the vendor library that are kept in less than float32 would loosen the tolerance.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
@@ -180,7 +186,7 @@ class Judge:
         for index in request["sets"]:
             variant = self._reference.variant(base.inputs, base.shape, group.next_seed())
             group.filled[index] = _Filled(base, variant)
-            _write_inputs(group, index)
+            self._write_inputs(group, index)
             # Without poison the outputs of an earlier call stay: on other inputs, so they are wrong.
             if request.get("poison"):
                 _poison_outputs(group, index, Poison(request["poison"]))
@@ -193,7 +199,7 @@ class Judge:
             filled.variant = self._reference.edited(
                 filled.variant, filled.base.inputs, group.next_seed()
             )
-            _write_inputs(group, index)
+            self._write_inputs(group, index)
             _poison_outputs(group, index, Poison(request["poison"]))
 
     def do_poison(self, request: Mapping[str, Any]) -> None:
@@ -256,8 +262,17 @@ class Judge:
 
     def close(self) -> None:
         """Lets all memory go."""
+        self._writers.shutdown()
         for name in [*self._groups]:
             self._drop(name)
+
+    def _write_inputs(self, group: _Group, index: int) -> None:
+        ranks = range(len(group.memory.layout.ranks))
+        if self.makes_memory:  # the device is one for all
+            for rank in ranks:
+                _write_rank(group, index, rank)
+        else:
+            list(self._writers.map(partial(_write_rank, group, index), ranks))
 
     def _base(self, shape: Shape, values: ValueClass) -> Base:
         key = (shape.name, values)
@@ -297,25 +312,18 @@ class Judge:
         group.memory.close()
 
 
-def _write_inputs(group: _Group, index: int) -> None:
+def _write_rank(group: _Group, index: int, rank: int) -> None:
     filled = group.filled[index]
-    written: dict[tuple[str, int, int], Tensor] = {}
-    for rank, layout in enumerate(group.memory.layout.ranks):
-        for tensor in layout.sets[index]:
-            if tensor.role is Role.OUTPUT or not tensor.nbytes:
-                continue
-            out = group.memory.tensor(rank, tensor)
-            key = (tensor.name, tensor.origin[0], tensor.local_shape[0])
-            if key in written:
-                out.copy_(written[key])
-                continue
-            base = filled.base.inputs[tensor.name]
-            # Made where the base lies: the memory of another rank may lie on another device.
-            made = out if out.device == base.device else torch.empty_like(out, device=base.device)
-            filled.variant.write(tensor.name, base, tensor.origin[0], made)
-            if made is not out:
-                out.copy_(made)
-            written[key] = made
+    for tensor in group.memory.layout.ranks[rank].sets[index]:
+        if tensor.role is Role.OUTPUT or not tensor.nbytes:
+            continue
+        out = group.memory.tensor(rank, tensor)
+        base = filled.base.inputs[tensor.name]
+        # Made where the base lies: the memory of another rank may lie on another device.
+        made = out if out.device == base.device else torch.empty_like(out, device=base.device)
+        filled.variant.write(tensor.name, base, tensor.origin[0], made)
+        if made is not out:
+            out.copy_(made)
 
 
 def _poison_outputs(group: _Group, index: int, pattern: Poison) -> None:

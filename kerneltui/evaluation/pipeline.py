@@ -317,7 +317,7 @@ class Evaluator:
         """
         self.stand.begin()
         self.stand.ready()
-        lint(kernel)
+        lint(kernel, self.stand.target.name)
         build = self.stand.build(kernel)
         report(Built(round(build.seconds * 1e9), build.cached, build.log))
         tally = Tally()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
+from kerneltui.evaluation.device_lint import lint_device_code
 from kerneltui.evaluation.judge_client import JudgeClient
 from kerneltui.evaluation.lane import Lane, MemoryGroup, Spent
 from kerneltui.evaluation.outcome import HarnessFault, Interrupted, KernelFault, fault_of
@@ -16,6 +17,7 @@ from kerneltui.evaluation.timing import Timer, TimingProtocol
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.workload import Workload
+from kerneltui.targets.cuda.finding import Level, one_line
 from kerneltui.targets.errors import CompileFailure, RankFailure
 from kerneltui.targets.locks import LockTimeout, MachineLock
 from kerneltui.targets.port import Build, GroupRole, JudgePlace, Limits, Toolchain
@@ -180,6 +182,7 @@ class Stand:
             build = self.target.toolchain.compile(text, limit_s=COMPILE_LIMIT_S)
         except CompileFailure as error:
             kind = FailureKind.OVER_LIMIT if error.timed_out else FailureKind.COMPILE_ERROR
+            kind = FailureKind.REFUSED if error.refused else kind
             raise KernelFault(Stage.COMPILE, kind, error.reason, error.log) from error
         if identity_of(kernel).encode() not in build.library.read_bytes():
             raise HarnessFault(
@@ -269,11 +272,14 @@ def kernel_text(kernel: Kernel) -> str:
     )
 
 
-def lint(kernel: Kernel) -> list[str]:
-    """Labels what a kernel uses beside arithmetic; nothing here is forbidden.
+def lint(kernel: Kernel, target: str = "cpu") -> list[str]:
+    """Labels what a kernel uses beside arithmetic, and refuses faults of device code.
+
+    Returns:
+        Labels, and the warnings of the device lint.
 
     Raises:
-        KernelFault: A function of the contract is missing.
+        KernelFault: A function of the contract is missing, or the device lint finds an error.
     """
     code = _COMMENT.sub(" ", kernel.source)
     missing = [name for name in _FUNCTIONS if not re.search(rf"\b{name}\s*\(", code)]
@@ -283,4 +289,15 @@ def lint(kernel: Kernel) -> list[str]:
             FailureKind.REFUSED,
             f"{kernel.file}: {', '.join(missing)} is missing; see kernel.h for the contract",
         )
-    return [name for name, rule in _LABELS.items() if re.search(rule, code, re.MULTILINE)]
+    labels = [name for name, rule in _LABELS.items() if re.search(rule, code, re.MULTILINE)]
+    return labels + (_device_warnings(kernel) if target == "cuda" else [])
+
+
+def _device_warnings(kernel: Kernel) -> list[str]:
+    findings = lint_device_code(kernel.source)
+    wrong = [one_line(f, kernel.file) for f in findings if f.level is not Level.WARN]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        reason = wrong[0] + more
+        raise KernelFault(Stage.LINT, FailureKind.REFUSED, reason, "\n".join(wrong))
+    return [one_line(finding, kernel.file) for finding in findings]

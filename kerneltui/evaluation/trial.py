@@ -92,7 +92,7 @@ class Trial:
         """
         self._enter(Stage.LINT)
         self._spent = {"before": self._spent[Stage.LINT]}  # the noise of a new incumbent
-        self._record["labels"] = lint(self._kernel)
+        self._record["labels"] = lint(self._kernel, self._stand.target.name)
         build = self._build()
         benchmark = self._new_benchmark()
         lane = self._verify(build, benchmark)

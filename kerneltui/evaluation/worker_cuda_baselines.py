@@ -60,6 +60,9 @@ class CudaProblem:
 
 def torch_nccl(problem: CudaProblem) -> BaselineCall:
     """GEMM+AllGather as the vendors have it: torch.matmul into the own rows, then NCCL, in place."""
+    # As for kernels: parts of a sum are not added in the short type of the output.
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     rank, ranks = problem.rank, problem.ranks
     places = [problem.place(peer, "A") for peer in range(ranks)]
     output = problem.place(rank, "C")

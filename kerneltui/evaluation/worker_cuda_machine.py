@@ -80,6 +80,7 @@ class CudaVendorSelf(ctypes.Structure):
         ("create", _pointer),
         ("set_stream", _pointer),
         ("set_workspace", _pointer),
+        ("set_math_mode", _pointer),
         ("gemm", _pointer),
         ("dtype", ctypes.c_int32),
         ("handle_count", ctypes.c_int32),
@@ -389,5 +390,6 @@ def _vendor() -> CudaVendorSelf:
         create=address_of(library.cublasCreate_v2),
         set_stream=address_of(library.cublasSetStream_v2),
         set_workspace=address_of(library.cublasSetWorkspace_v2),
+        set_math_mode=address_of(library.cublasSetMathMode),
         gemm=address_of(library.cublasGemmEx),
     )

@@ -55,7 +55,10 @@ class CompileFailure(TargetError):
         reason: One line: the first error of the compiler, and how many there were.
         log: The kept part of the compiler's output.
         timed_out: True when the limit ended the compiler.
+        refused: True when it was not the compiler that found fault, but a rule of this machine.
     """
+
+    refused = False
 
     def __init__(self, reason: str, log: str = "", *, timed_out: bool = False) -> None:
         super().__init__(reason)

@@ -185,7 +185,7 @@ def test_a_workload_without_the_target_is_refused(kerneltui: Kerneltui, tmp_path
     path = tmp_path / "session"
     result = kerneltui("tune", WORKLOAD, "--target", "abacus", "--session", path)
     assert result.code == 3
-    assert result.error == "gemm_allgather is not defined for target 'abacus'; it has cpu"
+    assert result.error == "gemm_allgather is not defined for target 'abacus'; it has cpu, cuda"
     assert not path.exists()
 
 

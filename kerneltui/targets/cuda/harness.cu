@@ -126,6 +126,7 @@ __global__ void give_digest(unsigned long long *sum, volatile uint64_t *place) {
 using Create = int (*)(void **);
 using SetStream = int (*)(void *, void *);
 using SetWorkspace = int (*)(void *, void *, size_t);
+using SetMathMode = int (*)(void *, int);
 using GemmEx = int (*)(void *, int, int, int, int, int, const void *, const void *, int, int, const void *,
                        int, int, const void *, void *, int, int, int, int);
 
@@ -135,6 +136,8 @@ using Reduce = int (*)(const void *, void *, size_t, int, int, void *, void *);
 using Plain = int (*)();
 
 constexpr int kNoTranspose = 0, kCompute32F = 68, kDefaultAlgorithm = -1; /* cublas_api.h */
+/* Parts of a sum may not be added in the short type of the output: it costs most of the digits. */
+constexpr int kNoReducedPrecisionReduction = 16;
 constexpr int kNcclUint8 = 1, kNcclInt32 = 2, kNcclSum = 0;               /* nccl.h */
 
 } // namespace
@@ -165,6 +168,7 @@ struct ht_vendor {
     Create create;
     SetStream set_stream;
     SetWorkspace set_workspace;
+    SetMathMode set_math_mode;
     GemmEx gemm;
     int32_t dtype;
     int32_t handle_count;
@@ -292,7 +296,8 @@ static void *vendor_handle(ht_vendor *vendor, void *stream) {
     void *handle = nullptr;
     void *workspace = ht_allocate(kWorkspaceBytes);
     if (!workspace || vendor->create(&handle) || vendor->set_stream(handle, stream) ||
-        vendor->set_workspace(handle, workspace, kWorkspaceBytes))
+        vendor->set_workspace(handle, workspace, kWorkspaceBytes) ||
+        vendor->set_math_mode(handle, kNoReducedPrecisionReduction))
         return nullptr;
     vendor->handles[vendor->handle_count++] = {stream, handle};
     return handle;

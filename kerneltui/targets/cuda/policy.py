@@ -59,6 +59,8 @@ class PolicyRefusal(CompileFailure):
         findings: All that was found.
     """
 
+    refused = True
+
     def __init__(self, findings: tuple[Finding, ...]) -> None:
         first, *others = map(one_line, findings)
         more = f" (and {len(others)} more)" if others else ""

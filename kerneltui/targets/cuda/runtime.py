@@ -14,6 +14,7 @@ from kerneltui.targets.buffers import SharedMemory
 from kerneltui.targets.cuda import driver
 from kerneltui.targets.cuda.device import Gpus, MemoryWatch, device_environment
 from kerneltui.targets.cuda.packages import find_nccl, find_toolkit
+from kerneltui.targets.cuda.policy import DEFAULT_POLICY, MachinePolicy
 from kerneltui.targets.cuda.toolchain import CudaToolchain
 from kerneltui.targets.errors import ServerFailure, TargetError
 from kerneltui.targets.group import RankGroup
@@ -58,6 +59,7 @@ class CudaTarget:
         confine: False leaves ranks without sandbox, for a debugger or a profiler.
         lock: Keeps compiles and timing bursts apart.
         toolchain: Builds kernels; nvcc for the GPUs that are there by default.
+        policy: What this machine forbids, and the environment that every child must have.
 
     Attributes:
         quarantined: GPUs that are not used any more, and why.
@@ -75,13 +77,14 @@ class CudaTarget:
         confine: bool = True,
         lock: MachineLock | None = None,
         toolchain: Toolchain | None = None,
+        policy: MachinePolicy = DEFAULT_POLICY,
     ) -> None:
         self.cache = cache
         self.lock = lock or MachineLock()
         self.gpus = Gpus()
         self.arch = self.gpus.describe(0).arch
         self.toolchain: Toolchain = toolchain or CudaToolchain(
-            cache / "builds", arch=self.arch, lock=self.lock
+            cache / "builds", arch=self.arch, policy=policy, lock=self.lock
         )
         self.quarantined: dict[int, str] = {}
         self._confine = confine
@@ -97,8 +100,11 @@ class CudaTarget:
             settle=self._settle,
         )
         self._processes = RankProcesses(
-            WORKER_ENTRY, {**_ENVIRONMENT, **device_environment()}, self._traits
+            WORKER_ENTRY,
+            {**_ENVIRONMENT, **device_environment(), **policy.environment},
+            self._traits,
         )
+        self._policy = policy
         self._changing = threading.Lock()
         self._level: str | None = None
 
@@ -110,7 +116,7 @@ class CudaTarget:
     @property
     def judge_place(self) -> JudgePlace:
         """Where the judge works: on the GPUs, where it makes the buffers too."""
-        return JudgePlace("cuda", device_environment())
+        return JudgePlace("cuda", {**device_environment(), **self._policy.environment})
 
     def threads_per_rank(self, ranks: int) -> int:
         """CPU threads of one rank: cores over ranks, at least one."""

@@ -1,4 +1,4 @@
-/* ce_counters.cu - C = A B with the rows of A sharded over the ranks: one persistent GEMM (TMA, WGMMA, bf16
+/* ce_counters_sm90.cu - C = A B with the rows of A sharded over the ranks: one persistent GEMM (TMA, WGMMA, bf16
  * in, fp32 sums) that counts finished tiles, and copy-engine copies to the peers that stand ready behind
  * those counts. The strongest overlapped form that is simple: communication takes no SM, and nothing but
  * the count ties it to the product.
