@@ -30,7 +30,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/journal.py
 	$(BIN)/python benchmarks/terminal.py
 	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/noise.py
+	$(BIN)/python benchmarks/noise.py --session sessions/gemm_allgather-cpu.bundle --shapes all
 
 system:
 	@scripts/system

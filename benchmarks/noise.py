@@ -19,6 +19,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+from kerneltui.engine.reader import opened_recording
 from kerneltui.evaluation.outcome import EvaluationError
 from kerneltui.evaluation.pipeline import Evaluator
 from kerneltui.evaluation.timing import LaneFailure, WrongOutput
@@ -143,6 +144,20 @@ def _row(number: int, measurement: Measurement, seconds: float) -> str:
     )
 
 
+def _incumbent(workload: Workload, arguments: argparse.Namespace) -> Kernel:
+    """The kernel of a file, with other values if there are any, or the accepted one of a session."""
+    if arguments.session:
+        with opened_recording(arguments.session) as recording:
+            text = recording.recorder.source(recording.recorder.state.incumbent)
+        return parse_kernel(text, "accepted.cpp")
+    file = arguments.kernel or workload.kernels / workload.targets["cpu"].seed
+    kernel = parse_kernel(file.read_text(encoding="utf-8"), str(file))
+    if not arguments.values:
+        return kernel
+    values = {k: _number(v) for k, v in (pair.split("=") for pair in arguments.values.split(","))}
+    return parse_kernel(kernel.render(values), str(file))
+
+
 def _number(text: str) -> str | int:
     return int(text) if text.isdigit() else text
 
@@ -164,6 +179,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shapes", help="names of tune shapes, or 'all'; the first two by default")
     parser.add_argument("--slower", type=float, default=5.0, help="percent (default 5)")
     parser.add_argument("--kernel", type=Path, help="kernel file; the workload's seed by default")
+    parser.add_argument("--session", type=Path, help="session or bundle: its accepted kernel")
     parser.add_argument("--values", help="tunables and directive values of it: NAME=VALUE,...")
     return parser.parse_args()
 
