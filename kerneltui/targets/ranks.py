@@ -83,9 +83,12 @@ class RankProcesses(Generic[Memory]):
 
     def close(self) -> None:
         """Ends all groups, the fork server, and everything that is left under it."""
-        with self._changing:
-            groups, self._groups = list(self._groups.values()), {}
-        for group in groups:
+        # One after the other: what a group's end is held against are the buffers of those that still live.
+        while True:
+            with self._changing:
+                if not self._groups:
+                    break
+                _, group = self._groups.popitem()
             group.close()
         if self._server is not None:
             self._server.close()
