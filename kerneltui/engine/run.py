@@ -104,27 +104,29 @@ def run_engine(setup: EngineSetup) -> tuple[State, str, Exception | None]:
         DefinitionError: The workload's definition is wrong.
     """
     place = setup.place
-    workload = None
-    if place.workload is not None and not place.exists:
-        workload, _ = workload_on(place.workload, setup.start.target)
-    session = _open(setup, workload)
+    evaluator = None
+    if place.exists:
+        session = Session.open(place.session, writable=True)
+    else:
+        assert place.workload is not None
+        workload, spec = workload_on(place.workload, setup.start.target)
+        # A target that cannot run here leaves no session behind.
+        evaluator = setup.make_evaluator(workload, spec)
+        session = create_session(place.session, workload, setup.start)
     with session:
-        state = load_state(session)
-        opened = _Engine(setup, session, state)
-        return opened.run()
-
-
-def _open(setup: EngineSetup, workload: Workload | None) -> Session:
-    if setup.place.exists:
-        return Session.open(setup.place.session, writable=True)
-    assert workload is not None
-    return create_session(setup.place.session, workload, setup.start)
+        return _Engine(setup, session, load_state(session), evaluator).run()
 
 
 class _Engine:
     """The parts of a running engine."""
 
-    def __init__(self, setup: EngineSetup, session: Session, state: State) -> None:
+    def __init__(
+        self,
+        setup: EngineSetup,
+        session: Session,
+        state: State,
+        evaluator: EvaluatorPort | None,
+    ) -> None:
         self._setup = setup
         self._session = session
         seed_file = state.candidates[state.base].seed_file
@@ -134,7 +136,8 @@ class _Engine:
         workload, spec = None, None
         if setup.place.workload is not None:
             workload, spec = workload_on(setup.place.workload, state.target)
-        evaluator = setup.make_evaluator(workload, spec) if workload and spec else None
+        if evaluator is None and workload is not None and spec is not None:
+            evaluator = setup.make_evaluator(workload, spec)
         agents: list[Agent] = []
         mode = setup.start.agents or state.agents
         if workload is not None and spec is not None and mode == "offline":

@@ -189,6 +189,16 @@ def test_a_workload_without_the_target_is_refused(kerneltui: Kerneltui, tmp_path
     assert not path.exists()
 
 
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
+def test_a_target_that_cannot_run_here_leaves_no_session(kerneltui: Kerneltui, tmp_path: Path):
+    path = tmp_path / "session"
+    result = kerneltui("tune", WORKLOAD, "--target", "cuda", "--session", path)
+    assert result.code == 3
+    assert "target 'cuda' cannot run here" in result.error
+    assert "kerneltui doctor" in result.error
+    assert not path.exists()
+
+
 def test_a_kernel_that_is_missing_is_named(kerneltui: Kerneltui, tmp_path: Path):
     folder = tmp_path / "workloads" / "mine"
     folder.mkdir(parents=True)
