@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from fake_engine import Paper
 from fakes import Desk, drive, has, shown, until
 from textual.widgets import Input
+from tui_session import START, Session
 
 from kerneltui.model.command import (
     Accept,
     Constrain,
     Edit,
     Interrupt,
+    Progress,
     Rebench,
     Redo,
     Reject,
@@ -547,3 +550,20 @@ async def test_editing_makes_a_candidate_of_the_human(desk: Desk, pilot: Any) ->
     assert command.candidate == "c0028"
     assert "#define CHUNK_ROWS 64" in command.source
     assert asked == ["kernel.cpp"]
+
+
+def test_a_new_session_says_how_far_the_calibration_is() -> None:
+    session = Session(at=START)
+    session.open()
+    del session.events[1:]
+    progress = Progress("calibration", "", "noise on 512x512x512", at=START)
+
+    async def play() -> None:
+        desk = Desk(paper=Paper(session, writer=True))
+        async with desk.app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: has(desk, "c0001 BASE"))
+            assert has(desk, "nothing measured yet")
+            desk.link.push({"frame": "progress", "progress": to_plain(progress)})
+            await until(pilot, lambda: has(desk, "calibrating: noise on 512x512x512"))
+
+    asyncio.run(play())

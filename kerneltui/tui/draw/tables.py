@@ -198,7 +198,7 @@ def machine_lines(state: State, width: int, height: int) -> Sequence[Line]:
     if state.budget_candidates is not None:
         budget.append(f"{attempted} of {state.budget_candidates} candidates")
     else:
-        budget.append(f"{attempted} candidates")
+        budget.append(f"{attempted} candidate{'' if attempted == 1 else 's'}")
     if state.budget_ns is not None:
         budget.append(f"{elapsed(state.budget_ns)} at most")
     add("budget", ", ".join(budget))

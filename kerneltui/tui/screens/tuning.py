@@ -240,8 +240,11 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         state, candidate = self.snapshot.state, self.candidate
         chart = chart_of(state, candidate)
         view = self._line(Panel.BENCH)
+        calibration = self.snapshot.live.calibration
 
         def build(width: int, height: int) -> Sequence[Line]:
+            if not chart.bars and calibration:
+                return [((f" calibrating: {calibration}", "dim"),)]
             shapes = shape_charts(state, candidate) if candidate and self.zoom is Zoom.FULL else ()
             if not shapes:
                 return chart_lines(chart, width, height)
