@@ -40,7 +40,7 @@ from kerneltui.targets.windows import GroupLayout
 
 __all__ = ["JUDGE_VERSION", "Judge", "main"]
 
-JUDGE_VERSION = 3
+JUDGE_VERSION = 4
 """Grows when a verdict could change; the cached self-test of a workload is void then."""
 
 _MOST_BASES_BYTES = {"cpu": 8 << 30, "cuda": 16 << 30}

@@ -82,7 +82,10 @@ def _first_line(*command: str) -> str | None:
 
 
 def _python() -> Finding:
-    version = importlib.metadata.version("kerneltui")
+    try:
+        version = importlib.metadata.version("kerneltui")
+    except importlib.metadata.PackageNotFoundError:
+        version = "from its source folder"
     return Finding("python", OK, f"{platform.python_version()}, kerneltui {version}")
 
 

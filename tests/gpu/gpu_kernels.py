@@ -19,7 +19,7 @@ struct State {
 __global__ void spin_for_ever(volatile uint64_t *word) { while (*word != 0xffffffffffffull) {} }
 __global__ void write_far(char *place) { place[(1ll << 40) + threadIdx.x] = 1; }
 __global__ void greedy() { extern __shared__ char memory[]; memory[threadIdx.x] = 1; }
-__global__ void spoil(char *place) { place[1] ^= 0x40; }
+__global__ void spoil(char *place) { place[1] ^= 0x80; }
 __global__ void delay(uint64_t ns) {
     uint64_t begin, now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
