@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import prod
 from typing import Protocol
 
@@ -80,6 +81,11 @@ class MemoryGroup(Group, Protocol):
     @property
     def memory(self) -> SharedMemory | None:
         """Its buffers, from `setup` to `teardown`."""
+        ...
+
+    @property
+    def enqueues(self) -> bool:
+        """Whether calls are enqueued first and begin only when a gate opens."""
         ...
 
     @property
@@ -207,14 +213,42 @@ class Lane:
         """One call on the next buffer set, for verification."""
         return self._go(None, delays_ns)
 
-    def sample(
-        self, calls: int, delays_ns: Sequence[int] = (), *, verifying: bool = False
-    ) -> Sample:
-        """Back-to-back calls on the next buffer sets, timed or for verification."""
-        return self._go(calls, delays_ns, verifying=verifying)
+    @property
+    def enqueues(self) -> bool:
+        """Whether calls are enqueued first and begin only when a gate opens."""
+        return self.group.enqueues
 
-    def _go(self, many: int | None, delays_ns: Sequence[int], *, verifying: bool = False) -> Sample:
+    def sample(
+        self,
+        calls: int,
+        delays_ns: Sequence[int] = (),
+        *,
+        verifying: bool = False,
+        late_fill: bool = False,
+    ) -> Sample:
+        """Back-to-back calls on the next buffer sets, timed or for verification.
+
+        Args:
+            calls: How many.
+            delays_ns: For each rank, how much later than the others it starts; none if empty.
+            verifying: Whether the end of each call is wanted.
+            late_fill: Whether the inputs are written only when all calls are enqueued and none has
+                begun: who works before its time, on a stream of its own, works on old inputs.
+        """
+        return self._go(calls, delays_ns, verifying=verifying, late_fill=late_fill)
+
+    def _go(
+        self,
+        many: int | None,
+        delays_ns: Sequence[int],
+        *,
+        verifying: bool = False,
+        late_fill: bool = False,
+    ) -> Sample:
         calls = 1 if many is None else many
+        sets = self.next_sets(calls)
+        fill = partial(self._judge.fill, self.name, sets, poison=None)
+        between = fill if late_fill else None
         first, epoch = self._next_set, self._epoch
         self._next_set = (first + calls) % self.sets
         self._epoch += calls
@@ -225,7 +259,9 @@ class Lane:
                 if many is None:
                     seen = self.group.run(first, epoch, delays_ns)
                 else:
-                    seen = self.group.sample(calls, first, epoch, delays_ns, verifying=verifying)
+                    seen = self.group.sample(
+                        calls, first, epoch, delays_ns, verifying=verifying, between=between
+                    )
             finally:
                 self.freeze()
         self._spent.inside_ns += seen.elapsed_ns

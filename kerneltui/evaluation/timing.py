@@ -117,7 +117,7 @@ class Burst:
             value_ns=median(values),
             samples_ns=tuple(values),
             ranks_ns=ranks,
-            gap_ns=median(s.wall_ns - s.elapsed_ns for s in samples),
+            gap_ns=median(s.wall_ns - s.elapsed_ns - s.enqueue_ns for s in samples),
             conflict=next((s.clock_conflict for s in samples if s.clock_conflict), ""),
         )
 
@@ -139,8 +139,9 @@ class LaneFailure(Exception):
 class WrongOutput(Exception):
     """A timed call left a wrong output behind."""
 
-    def __init__(self, lane: Lane, report: Report) -> None:
-        super().__init__(report.reason)
+    def __init__(self, lane: Lane, report: Report, late: bool = False) -> None:
+        late_text = "; its inputs were written after its calls were enqueued and before they began"
+        super().__init__(report.reason + (late_text if late else ""))
         self.lane = lane
         self.report = report
 
@@ -366,13 +367,30 @@ class Timer:
 
     def _sample(self, lane: Lane, calls: int, check: bool) -> Sample:
         sets = lane.next_sets(calls)
+        late = check and lane.enqueues
+        if not late:
+            lane.fill(sets)
+        try:
+            sample = lane.sample(calls, late_fill=late)
+        except RankFailure as error:
+            raise LaneFailure(lane, error) from error
+        if late and not sample.held:  # it waits for the device in `run`: nothing could be held back
+            return self._checked_sample(lane, calls)
+        if check:
+            self._look(lane, sets, late)
+        return sample
+
+    def _checked_sample(self, lane: Lane, calls: int) -> Sample:
+        sets = lane.next_sets(calls)
         lane.fill(sets)
         try:
             sample = lane.sample(calls)
         except RankFailure as error:
             raise LaneFailure(lane, error) from error
-        if check:
-            report = lane.check([secrets.choice(sets)])
-            if not report.passed:
-                raise WrongOutput(lane, report)
+        self._look(lane, sets, late=False)
         return sample
+
+    def _look(self, lane: Lane, sets: Sequence[int], late: bool) -> None:
+        report = lane.check([secrets.choice(sets)])
+        if not report.passed:
+            raise WrongOutput(lane, report, late)

@@ -104,8 +104,10 @@ class CudaSampleArguments(abi.SampleArguments):
         ("output_count", _u32),
         ("verifying", _u32),
         ("patience_ns", _u64),
+        ("hold", _u64),
         ("gate_ns", _u64),
         ("go_ns", _u64),
+        ("enqueue_ns", _u64),
         ("end_count", _u64),
         ("unheld", _u32),
     )
@@ -313,6 +315,7 @@ class CudaMachine:
             output_count=per_set,
             verifying=int(bool(request["verifying"])),
             patience_ns=_LESS_PATIENCE_NS if self._unheld else _PATIENCE_NS,
+            hold=int(bool(request["hold"])),
         )
         if arguments.verifying:
             self._free = int(self.harness.library.ht_free_bytes())
@@ -325,6 +328,8 @@ class CudaMachine:
             "ends_ns": list(ends[: arguments.end_count]),
             "gate_ns": arguments.gate_ns,
             "go_ns": arguments.go_ns,
+            "enqueue_ns": arguments.enqueue_ns,
+            "unheld": self._unheld,
             "ticks_ns": arguments.ticks,
             "cpu_ns": arguments.cpu_ns,
             "minor_faults": arguments.minor_faults,

@@ -13,7 +13,9 @@ from kerneltui.targets.errors import FailureKind
 from kerneltui.targets.port import RankExit, RankSample
 
 __all__ = [
+    "GO_ON_OFFSET",
     "SLOT_BYTES",
+    "all_held",
     "clock_conflict",
     "describe_exit",
     "describe_refusal",
@@ -26,7 +28,10 @@ __all__ = [
 SLOT_BYTES = 128
 """Bytes of each rank in the control page of a group."""
 
-_SLOT = struct.Struct("=QQQ")  # gate, begun, finished; see harness.cpp
+GO_ON_OFFSET = 32
+"""Where in it the engine's word lies that a gate may open."""
+
+_SLOT = struct.Struct("=QQQQQ")  # gate, begun, finished, held, go_on; see harness_common.h
 
 _CLOCK_SLACK_NS = 50_000
 _LONGEST_REASON = 500
@@ -62,6 +67,8 @@ def _rank_sample(answer: Mapping[str, Any], calls: int, opened: int) -> RankSamp
         involuntary_switches=int(answer["involuntary_switches"]),
         threads_before=int(answer["threads_before"]),
         threads_after=int(answer["threads_after"]),
+        enqueue_ns=int(answer.get("enqueue_ns", 0)),
+        unheld=bool(answer.get("unheld", False)),
     )
 
 
@@ -111,11 +118,16 @@ def describe_refusal(rank: int, answer: Mapping[str, Any], what: str) -> tuple[F
     return kind, f"rank {rank} failed in {what}: {answer.get('reason', 'no reason given')}"
 
 
+def all_held(control: mmap.mmap, ranks: int, gate: int) -> bool:
+    """Whether every rank has enqueued its calls behind the gate of this number."""
+    return all(_SLOT.unpack_from(control, rank * SLOT_BYTES)[3] >= gate for rank in range(ranks))
+
+
 def last_epochs(control: mmap.mmap, ranks: int) -> str:
     """How far each rank came, from the control page that the harness keeps."""
     parts: list[str] = []
     for rank in range(ranks):
-        _, begun, finished = _SLOT.unpack_from(control, rank * SLOT_BYTES)
+        _, begun, finished, _, _ = _SLOT.unpack_from(control, rank * SLOT_BYTES)
         state = "in" if begun > finished else "after"
         parts.append(
             f"rank {rank} {state} epoch {begun - 1}" if begun else f"rank {rank} before any call"

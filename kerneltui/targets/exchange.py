@@ -7,7 +7,7 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,7 @@ class RankChannels:
         *,
         each: Sequence[Mapping[str, Any]] | None = None,
         descriptors: Sequence[Sequence[int]] | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Answers:
         """Sends a request to all ranks and waits for all answers, for a failure, or for the deadline.
 
@@ -88,6 +89,7 @@ class RankChannels:
             deadline: By `time.monotonic()`.
             each: Further parts, by rank.
             descriptors: Descriptors to go along, by rank.
+            meanwhile: What is done between sending and waiting.
         """
         nonce = secrets.token_hex(8)
         answers = Answers()
@@ -97,6 +99,8 @@ class RankChannels:
                 channel.send(message, descriptors[rank] if descriptors else ())
             except (ChannelClosed, ChannelTimeout):
                 answers.gone.add(rank)
+        if meanwhile is not None:
+            meanwhile()
         waiting = {
             channel.fileno(): rank
             for rank, channel in enumerate(self._channels)
@@ -112,6 +116,13 @@ class RankChannels:
             # A rank that dies makes its peers fail, and its end may be seen a moment after that.
             self._take(waiting, nonce, answers, time.monotonic() + _LAST_WORDS_S)
         return answers
+
+    def answered(self) -> bool:
+        """Whether a rank has sent something, or is gone."""
+        poll = select.poll()
+        for channel in self._channels:
+            poll.register(channel.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     def shutdown(self) -> None:
         """Ends all channels; who waits for them wakes up."""

@@ -5,16 +5,20 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
+import struct
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NoReturn, Self, cast
 
 from kerneltui.targets.buffers import SharedMemory
 from kerneltui.targets.client import ForkServerClient
 from kerneltui.targets.diagnosis import (
+    GO_ON_OFFSET,
     SLOT_BYTES,
+    all_held,
     clock_conflict,
     describe_exit,
     describe_refusal,
@@ -42,6 +46,8 @@ __all__ = ["RankGroup"]
 _ANSWER_S = 0.5  # the harness gives up first and can say who was late; the engine waits this longer
 _DETAIL_CHARACTERS = 2000
 _LONGEST_DELAY_NS = 1_000_000_000
+_LOOK_S = 50e-6
+_WORD = struct.Struct("=Q")
 
 
 class RankGroup(Generic[Memory]):
@@ -152,6 +158,11 @@ class RankGroup(Generic[Memory]):
         """What the files of a layout must be multiples of, in bytes."""
         return self._traits.granularity
 
+    @property
+    def enqueues(self) -> bool:
+        """Whether calls are enqueued first and begin only when a gate opens."""
+        return self._traits.enqueues
+
     def setup(
         self, layout: GroupLayout, runtime: Mapping[str, int], memory: SharedMemory | None = None
     ) -> None:
@@ -215,6 +226,7 @@ class RankGroup(Generic[Memory]):
         *,
         verifying: bool = False,
         limit_s: float | None = None,
+        between: Callable[[], None] | None = None,
     ) -> Sample:
         """Makes `calls` back-to-back calls over the rotating sets, with epochs from `epoch` on.
 
@@ -225,6 +237,7 @@ class RankGroup(Generic[Memory]):
             delays_ns: For each rank, how much later than the others it starts; none if empty.
             verifying: Whether the end of each call is wanted, rather than nothing but the calls.
             limit_s: Instead of the group's limit for a sample.
+            between: Done while all calls are enqueued and none has begun; only of a group that `enqueues`.
 
         Raises:
             RankFailure: If a rank fails or hangs.
@@ -238,6 +251,7 @@ class RankGroup(Generic[Memory]):
             delays_ns=delays_ns,
             limit_s=limit,
             verifying=verifying,
+            between=between,
         )
 
     def teardown(self) -> None:
@@ -360,6 +374,7 @@ class RankGroup(Generic[Memory]):
         delays_ns: Sequence[int],
         limit_s: float,
         verifying: bool,
+        between: Callable[[], None] | None = None,
     ) -> Sample:
         if self.memory is None:
             raise ValueError("setup must come before a call")
@@ -368,6 +383,8 @@ class RankGroup(Generic[Memory]):
         delays = list(delays_ns) or [0] * self.ranks
         if len(delays) != self.ranks or not all(0 <= d <= _LONGEST_DELAY_NS for d in delays):
             raise ValueError(f"delays of {delays_ns} ns for {self.ranks} ranks")
+        if between is not None and (verifying or not self.enqueues):
+            raise ValueError("nothing is held back here that something could be done before")
         self._gate += 1
         begin = time.monotonic_ns()
         body = {
@@ -376,9 +393,12 @@ class RankGroup(Generic[Memory]):
             "epoch": epoch,
             "verifying": verifying,
             "gate": self._gate,
+            "hold": between is not None,
             "deadline_ns": begin + int(limit_s * 1e9),
         }
-        answers = self._ask(what, body, limit_s, each=[{"delay_ns": d} for d in delays])
+        meanwhile = None if between is None else partial(self._hold, between, limit_s)
+        delayed = [{"delay_ns": d} for d in delays]
+        answers = self._ask(what, body, limit_s, each=delayed, meanwhile=meanwhile)
         end = time.monotonic_ns()
         try:
             seen = rank_samples(answers, calls)
@@ -402,6 +422,7 @@ class RankGroup(Generic[Memory]):
         *,
         each: Sequence[Mapping[str, Any]] | None = None,
         descriptors: Sequence[Sequence[int]] | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> list[dict[str, Any]]:
         """Sends one request to all ranks; their answers, or the end of the group."""
         self._check_alive()
@@ -410,12 +431,27 @@ class RankGroup(Generic[Memory]):
             time.monotonic() + limit_s + _ANSWER_S,
             each=each,
             descriptors=descriptors,
+            meanwhile=meanwhile,
         )
         if answers.failed:
             self._fail_answers(what, answers)
         if answers.silent:
             self._fail_hang(what, answers.silent, limit_s)
         return [answers.given[rank] for rank in range(self.ranks)]
+
+    def _hold(self, between: Callable[[], None], limit_s: float) -> None:
+        """Does something once all ranks have enqueued their calls, then lets the calls begin."""
+        deadline = time.monotonic() + limit_s
+        try:
+            while not all_held(self._control, self.ranks, self._gate):
+                if self._channels.answered() or time.monotonic() > deadline:
+                    return
+                time.sleep(_LOOK_S)
+            between()
+        finally:
+            for rank in range(self.ranks):
+                place = rank * SLOT_BYTES + GO_ON_OFFSET
+                _WORD.pack_into(self._control, place, self._gate)
 
     def _check_alive(self) -> None:
         if self._killed or self._proof is not None:

@@ -25,6 +25,8 @@ struct alignas(128) Slot {
     std::atomic<uint64_t> gate;
     std::atomic<uint64_t> begun;    /* epoch of the call that began last, plus one */
     std::atomic<uint64_t> finished; /* epoch of the call that finished last, plus one */
+    std::atomic<uint64_t> held;     /* gate at which everything is enqueued and nothing has begun */
+    std::atomic<uint64_t> go_on;    /* the engine: gate that may open after that */
 };
 static_assert(sizeof(Slot) == 128, "the engine reads slots of 128 bytes");
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from kerneltui.model.reading import GpuReading
 from kerneltui.targets.buffers import SharedMemory
 from kerneltui.targets.output import KeptOutput
 from kerneltui.targets.windows import GroupLayout
@@ -111,6 +112,8 @@ class RankSample:
         involuntary_switches: Times the scheduler took a processor away.
         threads_before: Threads of the process before the calls.
         threads_after: Threads of the process after the calls.
+        enqueue_ns: Of a GPU: time of the host in which the calls were enqueued behind the gate.
+        unheld: Of a GPU: the gate opened before that, since a call waited for the device.
     """
 
     start_ns: int
@@ -121,6 +124,8 @@ class RankSample:
     involuntary_switches: int
     threads_before: int
     threads_after: int
+    enqueue_ns: int = 0
+    unheld: bool = False
 
     @property
     def end_ns(self) -> int:
@@ -159,6 +164,16 @@ class Sample:
     def duration_ns(self) -> float:
         """Time of one call: `elapsed_ns` over the number of calls."""
         return self.elapsed_ns / self.calls
+
+    @property
+    def enqueue_ns(self) -> int:
+        """Time in which calls were enqueued and nothing ran, on the slowest rank."""
+        return max(r.enqueue_ns for r in self.ranks)
+
+    @property
+    def held(self) -> bool:
+        """Whether no rank's gate opened before all its calls were enqueued."""
+        return not any(r.unheld for r in self.ranks)
 
     @property
     def skew_ns(self) -> int:
@@ -308,8 +323,12 @@ class Group(Protocol):
         delays_ns: Sequence[int] = (),
         *,
         verifying: bool = False,
+        between: Callable[[], None] | None = None,
     ) -> Sample:
-        """Makes `calls` back-to-back calls with epochs from `epoch` on, and times them."""
+        """Makes `calls` back-to-back calls with epochs from `epoch` on, and times them.
+
+        `between` is done while all calls are enqueued and none has begun, where there is such a time.
+        """
         ...
 
     def teardown(self) -> None:
@@ -342,6 +361,15 @@ class Target(Protocol):
     @property
     def sandbox_level(self) -> str:
         """What confines candidate code, in words."""
+        ...
+
+    @property
+    def multiprocessors(self) -> int:
+        """SMs of one GPU; 0 where there are none."""
+        ...
+
+    def readings(self, oldest_s: float = 0.0) -> tuple[GpuReading, ...]:
+        """What the GPUs do now, or did so many seconds ago at most; none on a target without."""
         ...
 
     def start(self) -> None:

@@ -30,6 +30,7 @@ class GroupTraits(Generic[Memory]):
         granularity: What the files of a layout must be multiples of, in bytes.
         connects_late: Whether host collectives are connected only when a kernel asks for them.
         limits_addresses: Whether the address space of a rank is limited.
+        enqueues: Whether calls are enqueued first and begin only when a gate opens.
         clock_slack_ns: How far the clocks of two ranks may lie apart.
         settle: Asked when the processes are gone, with the layout that was set up last: what is left
             elsewhere, as one line, or nothing.
@@ -39,5 +40,6 @@ class GroupTraits(Generic[Memory]):
     granularity: int = mmap.PAGESIZE
     connects_late: bool = False
     limits_addresses: bool = True
+    enqueues: bool = False
     clock_slack_ns: int = 0
     settle: Callable[[KillProof, GroupLayout | None], str] = _nothing_left

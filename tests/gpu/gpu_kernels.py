@@ -15,6 +15,7 @@ struct State {
     int64_t first, rows, n, k;
     std::vector<uint64_t> bytes;
     cudaStream_t other;
+    cudaEvent_t joined;
 };
 __global__ void spin_for_ever(volatile uint64_t *word) { while (*word != 0xffffffffffffull) {} }
 __global__ void write_far(char *place) { place[(1ll << 40) + threadIdx.x] = 1; }
@@ -89,6 +90,15 @@ OWN_STREAM = (
     + RIGHT
     + "delay<<<1, 1, 0, s->other>>>(20000000);"
     "cudaMemsetAsync(c->local, 1, 64, s->other);"
+)
+# Joined to the caller's stream at the end, but begun before the caller's earlier work is done.
+EARLY = (
+    "if (!s->other) {"
+    " cudaStreamCreateWithFlags(&s->other, cudaStreamNonBlocking);"
+    " cudaEventCreateWithFlags(&s->joined, cudaEventDisableTiming); }"
+    "if (int e = multiply(s->other)) return e;"
+    "cudaEventRecord(s->joined, s->other); cudaStreamWaitEvent(st, s->joined, 0);"
+    "if (int e = gather()) return e;"
 )
 ONE_RANK_HANGS = (
     "if (ctx->rank == 1) { spin_for_ever<<<1, 1, 0, st>>>(ctx->signals[1]); return 0; }" + RIGHT

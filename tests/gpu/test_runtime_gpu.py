@@ -34,6 +34,7 @@ import gpu_kernels as kernels  # noqa: E402
 from smoke import ALONE, Bench  # noqa: E402
 
 from kerneltui.evaluation.outcome import KernelFault  # noqa: E402
+from kerneltui.evaluation.timing import WrongOutput  # noqa: E402
 from kerneltui.evaluation.values import ValueClass  # noqa: E402
 from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape  # noqa: E402
 from kerneltui.model.measurement import FailureKind  # noqa: E402
@@ -197,6 +198,33 @@ def test_a_kernel_that_waits_for_the_device_is_timed_too(bench: Bench) -> None:
         assert seen.elapsed_ns > 0
         assert [r.ticks_ns for r in seen.ranks] == [0, 0]  # the gate could not be held
         assert lane.check([0]).passed
+    finally:
+        lane.close()
+
+
+@pytest.mark.parametrize("m", [513, 4096])
+def test_inputs_can_be_written_while_the_gate_holds_everything_back(bench: Bench, m: int) -> None:
+    lane = bench.lane(kernels.kernel())
+    try:
+        lane.setup(bench.shape(m), 4)
+        for _ in range(6):
+            sets = lane.next_sets(3)
+            seen = lane.sample(3, late_fill=True)
+            assert seen.held
+            assert seen.enqueue_ns > 0
+            assert lane.check(sets).passed
+    finally:
+        lane.close()
+
+
+def test_work_before_the_gate_opens_is_work_on_old_inputs(bench: Bench) -> None:
+    lane = bench.lane(kernels.kernel(kernels.EARLY))
+    try:
+        verify(bench, lane, 513, PLAIN)
+        lane.setup(bench.shape(513), 4)
+        with pytest.raises(WrongOutput, match="written after its calls were enqueued"):
+            for _ in range(4):
+                bench.stand.timer.burst(lane, 3, check=True)
     finally:
         lane.close()
 

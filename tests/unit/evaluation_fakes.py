@@ -26,12 +26,14 @@ def shape(name: str = "512x512x512") -> Shape:
 
 
 def sample(
-    *ranks: tuple[int, Sequence[int]], wall_ns: int = 10 * MS, conflict: str | None = None
+    *ranks: tuple[int, Sequence[int]],
+    wall_ns: int = 10 * MS,
+    conflict: str | None = None,
+    unheld: bool = False,
 ) -> Sample:
     """A sample from each rank's start and ends, in nanoseconds."""
     seen = tuple(
-        RankSample(start, tuple(ends), 0, 0, 0, 0, threads_before=1, threads_after=1)
-        for start, ends in ranks
+        RankSample(start, tuple(ends), 0, 0, 0, 0, 1, 1, unheld=unheld) for start, ends in ranks
     )
     calls = len(seen[0].call_ends_ns)
     return Sample(calls, 0, 1, seen, wall_ns, conflict)

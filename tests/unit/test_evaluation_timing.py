@@ -34,6 +34,9 @@ class FakeLane:
         self.checked: list[int] = []
         self.wrong = False
         self.dead = False
+        self.enqueues = False
+        self.late: list[bool] = []
+        self.held = True
         self._next = 0
 
     def next_sets(self, calls: int) -> list[int]:
@@ -42,10 +45,11 @@ class FakeLane:
     def fill(self, sets: Sequence[int]) -> None:
         self.filled = list(sets)
 
-    def sample(self, calls: int) -> Sample:
+    def sample(self, calls: int, *, late_fill: bool = False) -> Sample:
         if self.dead:
             raise RankFailure(FailureKind.CRASH, 0, "rank 0 crashed")
-        assert self.filled == self.next_sets(calls), (
+        self.late.append(late_fill)
+        assert self.filled == ([] if late_fill else self.next_sets(calls)), (
             "fresh values in exactly the sets that are used"
         )
         self.log.append(self.name)
@@ -53,7 +57,7 @@ class FakeLane:
         self.filled = []
         step = int(self.time_ms * MS)
         ends = [(i + 1) * step for i in range(calls)]
-        return sample((0, ends), (0, ends), wall_ns=calls * step + 1000)
+        return sample((0, ends), (0, ends), wall_ns=calls * step + 1000, unheld=not self.held)
 
     def check(self, sets: Sequence[int]) -> Report:
         self.checked += sets
@@ -100,11 +104,11 @@ def test_what_slows_the_machine_for_a_while_cancels_in_pairs() -> None:
     log: list[str] = []
 
     class Slowed(FakeLane):
-        def sample(self, calls: int) -> Sample:
+        def sample(self, calls: int, *, late_fill: bool = False) -> Sample:
             own = self.time_ms
             self.time_ms = own * (1.6 if len(log) % 20 < 7 else 1.0)
             try:
-                return super().sample(calls)
+                return super().sample(calls, late_fill=late_fill)
             finally:
                 self.time_ms = own
 
@@ -114,6 +118,30 @@ def test_what_slows_the_machine_for_a_while_cancels_in_pairs() -> None:
     spoiled = [d for d in found.log_ratios if abs(d - math.log(1.05)) > 0.01]
     assert 0 < len(spoiled) < 8
     assert median(found.log_ratios) == pytest.approx(math.log(1.05), abs=1e-3)
+
+
+def test_where_calls_are_enqueued_the_verified_sample_gets_its_inputs_late() -> None:
+    candidate, incumbent, _ = lanes([])
+    candidate.enqueues = incumbent.enqueues = True
+    timer().rounds(ShapeRounds("s", 1), 11, as_lane(candidate), as_lane(incumbent), None)
+    assert candidate.late.count(True) == len(candidate.checked) == 1
+
+
+def test_a_kernel_that_cannot_be_held_back_is_verified_in_a_sample_of_its_own() -> None:
+    candidate, incumbent, _ = lanes([])
+    candidate.enqueues, candidate.held = True, False
+    timer().rounds(ShapeRounds("s", 1), 11, as_lane(candidate), as_lane(incumbent), None)
+    late = candidate.late.index(True)
+    assert candidate.late[late + 1] is False
+    assert len(candidate.checked) == 1
+    assert len(candidate.late) == 1 + 11 + 1  # the discarded one, the rounds, the one again
+
+
+def test_who_worked_before_the_inputs_came_is_told_so() -> None:
+    candidate, incumbent, _ = lanes([])
+    candidate.enqueues = candidate.wrong = True
+    with pytest.raises(WrongOutput, match="written after its calls were enqueued"):
+        timer().rounds(ShapeRounds("s", 1), 11, as_lane(candidate), as_lane(incumbent), None)
 
 
 def test_one_timed_sample_of_the_candidate_is_verified() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kerneltui.model.reading import GpuReading
 from kerneltui.targets.cpu.memory import GroupMemory
 from kerneltui.targets.cpu.toolchain import CpuToolchain
 from kerneltui.targets.group import RankGroup
@@ -105,6 +106,16 @@ class CpuTarget:
     def describe(self) -> Mapping[str, str]:
         """What there is beside the processor: nothing."""
         return {}
+
+    @property
+    def multiprocessors(self) -> int:
+        """SMs of one GPU: there is none."""
+        return 0
+
+    def readings(self, oldest_s: float = 0.0) -> tuple[GpuReading, ...]:
+        """Clocks and power of GPUs: none."""
+        del oldest_s
+        return ()
 
     def start(self) -> None:
         """Starts the fork server and returns at once; torch is imported meanwhile.

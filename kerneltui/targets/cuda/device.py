@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kerneltui.targets.cuda.telemetry import Telemetry
 from kerneltui.targets.cuda.toolchain import arch_of
 from kerneltui.targets.errors import TargetError
 
@@ -119,6 +120,10 @@ class Gpus:
     def count(self) -> int:
         """Number of GPUs."""
         return len(self._handles)
+
+    def telemetry(self) -> Telemetry:
+        """Reads these GPUs."""
+        return Telemetry(self._handles, nvml=self._nvml)
 
     def describe(self, index: int) -> GpuDevice:
         """What a GPU is."""

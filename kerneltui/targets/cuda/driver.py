@@ -22,10 +22,12 @@ __all__ = [
     "free_bytes",
     "granularity",
     "map_shared",
+    "multiprocessors",
 ]
 
 _PINNED, _POSIX_DESCRIPTOR, _LOCATION_DEVICE, _READ_WRITE = 1, 1, 1, 3
 _GRANULARITY_MINIMUM = 0
+_ATTRIBUTE_MULTIPROCESSORS = 16
 _OUT_OF_MEMORY = 2
 
 
@@ -103,6 +105,19 @@ def device_count() -> int:
     """
     count = ctypes.c_int()
     _call("cuDeviceGetCount", ctypes.byref(count))
+    return count.value
+
+
+@cache
+def multiprocessors(device: int) -> int:
+    """Number of SMs of a device.
+
+    Raises:
+        DriverError: If there is no such device.
+    """
+    count, handle = ctypes.c_int(), ctypes.c_int()
+    _call("cuDeviceGet", ctypes.byref(handle), device)
+    _call("cuDeviceGetAttribute", ctypes.byref(count), _ATTRIBUTE_MULTIPROCESSORS, handle)
     return count.value
 
 

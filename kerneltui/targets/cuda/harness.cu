@@ -7,7 +7,8 @@
  *   stamp kernels  note the time: after the last call, or after each
  *
  * The gate holds the stream until everything is enqueued, so the time between gate and stamp is device
- * time. A first call, whose enqueueing may load code or connect peers, is not held back: the gate opens
+ * time. In some samples the engine has inputs written while the gate holds: a kernel that works before it
+ * on streams of its own has worked on old inputs, and is found out. A first call, whose enqueueing may load code or connect peers, is not held back: the gate opens
  * first, and the host enqueues then. Times are those of the device (%globaltimer, nanoseconds) and are
  * written to memory of the host, which spins on it; CLOCK_MONOTONIC around it is the second opinion.
  */
@@ -26,6 +27,7 @@ constexpr int kHandles = 8;
 /* In memory of the host that the device writes. */
 struct Board {
     volatile uint64_t go;         /* host: the number of the gate that may open */
+    volatile uint64_t enqueued;   /* host: the number of the gate behind which everything is enqueued */
     volatile uint64_t gate_ns;    /* device: when all ranks had come */
     volatile uint64_t start_ns;   /* device: after the rank's own delay */
     volatile uint64_t unheld;     /* device: the gate opened without the host's word */
@@ -60,7 +62,8 @@ __global__ void open_gate(Gates gates, Board *board, uint32_t rank, uint32_t ran
     const uint64_t begin = timer();
     if (threadIdx.x == 0) {
         while (board->go < number) {
-            if (timer() - begin > patience_ns) {
+            const uint64_t waited = timer() - begin;
+            if ((board->enqueued < number && waited > patience_ns) || waited > give_up_ns) {
                 board->unheld = 1; /* run waits for the device itself: it would wait for ever */
                 break;
             }
@@ -219,9 +222,11 @@ struct ht_sample {
     uint32_t output_count;
     uint32_t verifying; /* 1: not held back, the end of each call, and whether outputs are settled */
     uint64_t patience_ns;
+    uint64_t hold; /* 1: the engine's word is waited for once everything is enqueued */
     /* further out */
     uint64_t gate_ns;
     uint64_t go_ns; /* by the host: the gate cannot have opened before */
+    uint64_t enqueue_ns; /* by the host: from the first launch to the word for the gate */
     uint64_t end_count;
     uint32_t unheld; /* 1: the gate opened before everything was enqueued, since run waits for the device */
 };
@@ -434,6 +439,17 @@ static bool meet_again(ht_sample *s, uint64_t step) {
     return meet(s->control, s->rank, s->ranks, 8 * s->gate + step, s->deadline_ns, &s->late_rank);
 }
 
+/* The inputs of this sample are written now. False at the deadline. */
+static bool wait_for_inputs(ht_sample *s) {
+    Slot &slot = static_cast<Slot *>(s->control)[s->rank];
+    slot.held.store(s->gate, std::memory_order_release);
+    while (slot.go_on.load(std::memory_order_acquire) < s->gate) {
+        sched_yield();
+        if (now_ns() > s->deadline_ns) return false;
+    }
+    return true;
+}
+
 static void launch_gate(ht_sample *s) {
     Gates gates = {};
     for (uint32_t r = 0; r < s->ranks; ++r) gates.line[r] = s->gates[r];
@@ -467,7 +483,9 @@ static int run_sample(ht_sample *s, ht_failure *failure) {
         }
     } else {
         result = enqueue_calls(s, failure);
+        board->enqueued = s->gate;
         if (result == HT_DONE && !meet_again(s, 2)) result = HT_LATE;
+        if (result == HT_DONE && s->hold && !wait_for_inputs(s)) result = HT_HUNG;
         s->go_ns = begin = now_ns();
         board->go = s->gate; /* also after a failure: the gate must not spin on */
     }
@@ -487,6 +505,7 @@ static int run_sample(ht_sample *s, ht_failure *failure) {
     for (uint64_t i = 0; i < s->end_count; ++i) s->ends_ns[i] = board->stamps[i];
     s->unheld = board->unheld ? 1 : 0;
     s->ticks = s->unheld ? 0 : end - begin;
+    s->enqueue_ns = s->unheld || s->verifying ? 0 : s->go_ns - launched;
     if (s->unheld) s->go_ns = launched;
     static_cast<Slot *>(s->control)[s->rank].finished.store(s->epoch + s->calls, std::memory_order_relaxed);
     if (board->late) {

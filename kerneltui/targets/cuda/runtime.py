@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kerneltui.model.limit import Ceilings
+from kerneltui.model.reading import GpuReading
 from kerneltui.targets.buffers import SharedMemory
 from kerneltui.targets.cuda import driver
 from kerneltui.targets.cuda.device import Gpus, MemoryWatch, device_environment
@@ -86,6 +87,7 @@ class CudaTarget:
         self.toolchain: Toolchain = toolchain or CudaToolchain(
             cache / "builds", arch=self.arch, policy=policy, lock=self.lock
         )
+        self._telemetry = self.gpus.telemetry()
         self.quarantined: dict[int, str] = {}
         self._confine = confine
         self._cpus = len(os.sched_getaffinity(0))
@@ -96,6 +98,7 @@ class CudaTarget:
             granularity=driver.granularity(0),
             connects_late=True,
             limits_addresses=False,
+            enqueues=True,
             clock_slack_ns=_CLOCK_SLACK_NS,
             settle=self._settle,
         )
@@ -147,6 +150,19 @@ class CudaTarget:
         for index, others in self.foreign_load().items():
             items[f"others on gpu {index}"] = ", ".join(f"process {pid}" for pid in others)
         return items
+
+    @property
+    def multiprocessors(self) -> int:
+        """SMs of one GPU."""
+        return driver.multiprocessors(0)
+
+    def readings(self, oldest_s: float = 0.0) -> tuple[GpuReading, ...]:
+        """Clocks, power, heat and links of all GPUs; from any thread.
+
+        Args:
+            oldest_s: Readings that are no older may be given again.
+        """
+        return self._telemetry.latest(oldest_s)
 
     def foreign_load(self) -> Mapping[int, tuple[int, ...]]:
         """Processes on the GPUs that do not belong to this engine, by GPU; they disturb timing."""
