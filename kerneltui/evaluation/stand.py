@@ -16,6 +16,7 @@ from kerneltui.evaluation.outcome import HarnessFault, Interrupted, KernelFault,
 from kerneltui.evaluation.timing import Timer, TimingProtocol
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.measurement import FailureKind, Stage
+from kerneltui.model.reading import GpuReading
 from kerneltui.model.workload import Workload
 from kerneltui.targets.cuda.finding import Level, one_line
 from kerneltui.targets.errors import CompileFailure, RankFailure
@@ -72,6 +73,15 @@ class MachineTarget(Protocol):
 
     def describe(self) -> Mapping[str, str]:
         """What there is beside the processor, for the record of an evaluation."""
+        ...
+
+    @property
+    def multiprocessors(self) -> int:
+        """SMs of one GPU; 0 where there are none."""
+        ...
+
+    def readings(self, oldest_s: float = 0.0) -> tuple[GpuReading, ...]:
+        """What the GPUs do now, or did so many seconds ago at most; none on a target without."""
         ...
 
     def start(self) -> None:
