@@ -20,7 +20,8 @@ class Ceilings:
 
     `flops` is the best rate of a verified vendor GEMM, `peak_flops` that of a loop of register-only
     multiply-adds (nothing honest is faster), both per second; `memory_bytes` and `link_bytes` per
-    second; `latency_ns` the one-way time of a flag.
+    second; `latency_ns` the one-way time of a flag. `sustained_flops` is the rate of a vendor GEMM that
+    runs without a pause, 0 where that was not measured.
     """
 
     ranks: int
@@ -29,6 +30,7 @@ class Ceilings:
     memory_bytes: float
     link_bytes: float
     latency_ns: float
+    sustained_flops: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

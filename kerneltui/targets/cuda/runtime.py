@@ -13,6 +13,12 @@ from kerneltui.model.limit import Ceilings
 from kerneltui.model.reading import GpuReading
 from kerneltui.targets.buffers import SharedMemory
 from kerneltui.targets.cuda import driver
+from kerneltui.targets.cuda.ceilings import (
+    best_of,
+    read_ceilings,
+    stored_ceilings,
+    write_ceilings,
+)
 from kerneltui.targets.cuda.device import Gpus, MemoryWatch, device_environment
 from kerneltui.targets.cuda.packages import find_nccl, find_toolkit
 from kerneltui.targets.cuda.policy import DEFAULT_POLICY, MachinePolicy
@@ -37,8 +43,6 @@ __all__ = ["CudaTarget", "harness_source"]
 WORKER_ENTRY = "kerneltui.evaluation.worker_cuda:main"
 _HARNESS = Path(__file__).parent / "harness.cu"
 _CLOCK_SLACK_NS = 5_000  # a flag takes 1 to 2 microseconds from one GPU to another
-_PEAK_MARGIN = 1.15  # a clock may be higher for a moment than while the rate was measured
-_LATENCY_NS = 2_000.0
 _ENVIRONMENT = {
     # The server must have one thread; OpenBLAS inside numpy starts more when it is loaded.
     "OPENBLAS_NUM_THREADS": "1",
@@ -205,27 +209,18 @@ class CudaTarget:
         return group
 
     def measure_ceilings(self, ranks: int, dtype: str = "bfloat16") -> Ceilings:
-        """Measures what the GPUs can do with all ranks busy; about two seconds.
-
-        Peak is the best vendor product with a margin, the floor below which a time is not believed.
+        """What the GPUs can do with all ranks busy, measured once and kept; see `ceilings`.
 
         Raises:
             RankFailure: If a rank fails.
         """
-        with self.lock.burst(), self.open_group(GroupRole.BASELINE, ranks) as group:
-            rates = group.measure(dtype)
-        best = {
-            name: max(float(r[name]) for r in rates)
-            for name in ("flops", "memory_bytes", "link_bytes")
-        }
-        return Ceilings(
-            ranks=ranks,
-            flops=best["flops"],
-            peak_flops=_PEAK_MARGIN * best["flops"],
-            memory_bytes=best["memory_bytes"],
-            link_bytes=best["link_bytes"] or float("inf"),
-            latency_ns=_LATENCY_NS,
-        )
+        stored = stored_ceilings(self, ranks, dtype)
+        found = read_ceilings(stored)
+        if found is None:
+            with self.lock.burst(), self.open_group(GroupRole.BASELINE, ranks) as group:
+                found = best_of(ranks, group.measure(dtype))
+            write_ceilings(stored, found)
+        return found
 
     def __enter__(self) -> Self:
         """Starts."""

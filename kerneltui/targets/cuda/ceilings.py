@@ -1,0 +1,71 @@
+"""Measured rates of GPUs, kept from run to run: they are a property of the device and its driver.
+
+Peak is the best vendor product with a margin, the floor below which a time is not believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from kerneltui.model.limit import Ceilings
+from kerneltui.targets.cuda.device import Gpus
+
+__all__ = ["best_of", "read_ceilings", "stored_ceilings", "write_ceilings"]
+
+_FORMAT = 1
+_PEAK_MARGIN = 1.15  # a clock may be higher for a moment than while the rate was measured
+_LATENCY_NS = 2_000.0
+
+
+class Place(Protocol):
+    """A target with GPUs and a folder for what it keeps."""
+
+    cache: Path
+    gpus: Gpus
+
+
+def stored_ceilings(place: Place, ranks: int, dtype: str) -> Path:
+    """The file in which the rates of these GPUs are kept."""
+    devices = [dict(place.gpus.describe(index).items()) for index in range(ranks)]
+    text = json.dumps([_FORMAT, devices, ranks, dtype], sort_keys=True)
+    key = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return place.cache / "ceilings" / f"{key}.json"
+
+
+def read_ceilings(file: Path) -> Ceilings | None:
+    """The rates that were measured before, or None."""
+    try:
+        return Ceilings(**json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None  # not measured yet, or not readable: measured now
+
+
+def write_ceilings(file: Path, ceilings: Ceilings) -> None:
+    """Keeps rates; a half-written file never stands there."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_suffix(f".{secrets.token_hex(4)}.tmp")
+    temporary.write_text(json.dumps(asdict(ceilings), indent=1))
+    temporary.replace(file)
+
+
+def best_of(ranks: int, rates: Sequence[Mapping[str, Any]]) -> Ceilings:
+    """The ceilings of one rank from what each of them measured while all were busy."""
+    best = {
+        name: max(float(r[name]) for r in rates)
+        for name in ("flops", "sustained_flops", "memory_bytes", "link_bytes")
+    }
+    return Ceilings(
+        ranks=ranks,
+        flops=best["flops"],
+        peak_flops=_PEAK_MARGIN * best["flops"],
+        memory_bytes=best["memory_bytes"],
+        link_bytes=best["link_bytes"] or float("inf"),
+        latency_ns=_LATENCY_NS,
+        sustained_flops=best["sustained_flops"],
+    )
