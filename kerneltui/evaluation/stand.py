@@ -113,7 +113,7 @@ class Stand:
         self.target = target
         self.protocol = protocol
         self.judge = JudgeClient(workload.folder, target.cores, workload.target, target.judge_place)
-        self.timer = Timer(protocol, self.machine, self.checkpoint)
+        self.timer = Timer(protocol, self.machine, self.checkpoint, target.readings)
         self.spent = Spent()
         self._stop = threading.Event()
         self._lanes: list[Lane] = []

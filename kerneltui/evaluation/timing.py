@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from kerneltui.evaluation.gpu_use import BurstUse, Readings, Watch, no_readings
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.values import Report
 from kerneltui.targets.errors import RankFailure
@@ -90,16 +91,17 @@ class TimingProtocol:
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """The kept samples of one burst, per call, in nanoseconds."""
+    """The kept samples of one burst, per call, in nanoseconds; and what the GPUs did, if there are."""
 
     value_ns: float
     samples_ns: tuple[float, ...]
     ranks_ns: tuple[float, ...]
     gap_ns: float
     conflict: str
+    gpu: BurstUse | None = None
 
     @classmethod
-    def of(cls, samples: list[Sample]) -> Burst:
+    def of(cls, samples: list[Sample], gpu: BurstUse | None = None) -> Burst:
         """Reduces the kept samples.
 
         Raises:
@@ -119,6 +121,7 @@ class Burst:
             ranks_ns=ranks,
             gap_ns=median(s.wall_ns - s.elapsed_ns - s.enqueue_ns for s in samples),
             conflict=next((s.clock_conflict for s in samples if s.clock_conflict), ""),
+            gpu=gpu,
         )
 
     def log_ratios(self, other: Burst) -> list[float]:
@@ -184,6 +187,12 @@ class ShapeRounds:
         return median(burst.value_ns for burst in self.incumbent)
 
     @property
+    def gpu_rounds(self) -> list[tuple[BurstUse, BurstUse]]:
+        """What the GPUs did under candidate and incumbent, round by round; empty without GPUs."""
+        pairs = zip(self.candidate, self.incumbent, strict=True)
+        return [(c.gpu, i.gpu) for c, i in pairs if c.gpu is not None and i.gpu is not None]
+
+    @property
     def conflict(self) -> str:
         """A contradiction between clocks in more than one of the candidate's bursts, or nothing.
 
@@ -209,6 +218,11 @@ class ShapeRounds:
                 for b in bursts
             ]
 
+        gpus = {
+            name: [b.gpu.to_record() if b and b.gpu else None for b in bursts]
+            for name, bursts in (("candidate", self.candidate), ("incumbent", self.incumbent))
+            if self.gpu_rounds
+        }
         return {
             "shape": self.shape,
             "calls": self.calls,
@@ -216,6 +230,7 @@ class ShapeRounds:
             "candidate": rows(self.candidate),
             "incumbent": rows(self.incumbent),
             "reference": rows(self.reference),
+            **({"gpu": gpus} if gpus else {}),
         }
 
     def to_raw(self) -> dict[str, Any]:
@@ -239,6 +254,7 @@ class Timer:
         protocol: Numbers.
         machine: Gives the lock under which a burst runs alone on the machine.
         checkpoint: Called between bursts; raises if the evaluation is to end.
+        readings: Asks the GPUs, between samples.
     """
 
     def __init__(
@@ -246,7 +262,9 @@ class Timer:
         protocol: TimingProtocol,
         machine: Callable[[], AbstractContextManager[None]],
         checkpoint: Callable[[], None],
+        readings: Readings = no_readings,
     ) -> None:
+        self._readings = readings
         self.protocol = protocol
         self._machine = machine
         self._checkpoint = checkpoint
@@ -304,12 +322,14 @@ class Timer:
         with self._machine():
             for lane in discard:
                 self._sample(lane, calls, False)
+            watch = Watch(self._readings, len(lanes))
             for turn in range(count):
                 order = range(len(lanes))
                 for place in reversed(order) if (turn + turned) % 2 else order:
                     sample = self._sample(lanes[place], calls, turn == chosen[place])
+                    watch.sampled(place, sample)
                     samples[place].append(sample)
-        return [Burst.of(taken) for taken in samples]
+        return [Burst.of(taken, watch.burst(place)) for place, taken in enumerate(samples)]
 
     def rounds(
         self,

@@ -15,6 +15,8 @@ from kerneltui.evaluation.benchmark import (
     build_measurement,
     quarantine_reason,
 )
+from kerneltui.evaluation.code_record import code_record, loud_findings
+from kerneltui.evaluation.gpu_use import add_gpu_use
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import Built, Outcome, Step, Update, Verified, fault_of
 from kerneltui.evaluation.stand import Stand, lint
@@ -99,7 +101,8 @@ class Trial:
         if not benchmark.settled():
             self._benchmark(lane, benchmark)
         self._drop(lane)
-        measurement = benchmark.result()
+        groups = {name: [part] for name, part in benchmark.rounds.items()}
+        measurement = self._with_gpus(benchmark.result(), groups)
         self._record["rounds"] = [part.to_record() for part in benchmark.rounds.values()]
         self._raw = [part.to_raw() for part in benchmark.rounds.values()]
         reason = self._implausible(measurement, list(benchmark.rounds.values()))
@@ -167,6 +170,9 @@ class Trial:
         build = self._stand.build(self._kernel)
         self._record["build"] = {"key": build.key, "cached": build.cached, "seconds": build.seconds}
         self._report(Built(round(build.seconds * 1e9), build.cached, build.log))
+        code = code_record(self._stand.target.toolchain, build)
+        if code is not None:
+            self._record["codegen"] = code
         return build
 
     def _verify(self, build: Build, benchmark: Benchmark) -> Lane:
@@ -258,6 +264,7 @@ class Trial:
         rounds = [part for parts in groups.values() for part in parts]
         self._record["confirm"] = [part.to_record() for part in rounds]
         self._raw += [part.to_raw() for part in rounds]
+        confirmed = self._with_gpus(confirmed, groups)
         return replace(confirmed, quarantine=self._implausible(confirmed, rounds))
 
     def _confirm_group(
@@ -332,6 +339,15 @@ class Trial:
             self._output = printed or self._output
 
     # Results
+
+    def _with_gpus(
+        self, measurement: Measurement, groups: Mapping[str, Sequence[ShapeRounds]]
+    ) -> Measurement:
+        """The measurement with what the GPUs did, and what the compiler warned of."""
+        target = self._stand.target
+        found = add_gpu_use(measurement, groups, self._stand.workload, target.multiprocessors)
+        loud = loud_findings(self._record.get("codegen"))
+        return replace(found, remarks=(*loud, *found.remarks))
 
     def _implausible(self, measurement: Measurement, rounds: Sequence[ShapeRounds]) -> str:
         factor = self._stand.protocol.library_factor

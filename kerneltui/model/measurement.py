@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kerneltui.model.record import LATER
 from kerneltui.model.statistics import Interval, Verdict
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "BoundKind",
     "Environment",
     "FailureKind",
+    "GpuUse",
     "Measurement",
     "MeasurementStage",
     "ShapeCalibration",
@@ -92,11 +94,43 @@ class ShapeCalibration:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What the GPUs did while a candidate was timed on a shape; medians over its rounds.
+
+    Attributes:
+        sm_clock_mhz: Clock of the slowest GPU's SMs.
+        memory_clock_mhz: Clock of the memory.
+        power_w: Power of all ranks' GPUs together.
+        energy_j: Energy of one call on all GPUs.
+        counted: True if the energy is the GPUs' own count; else it is power times time.
+        flop_per_clock: Operations per clock and SM; None for a workload without operations.
+        rounds: Rounds that were looked at.
+        power_rounds: Rounds in which a power limit held the clock down.
+        heat_rounds: Rounds in which heat did.
+        incumbent_power_rounds: The same of the incumbent's bursts in those rounds.
+        incumbent_heat_rounds: The same for heat.
+    """
+
+    sm_clock_mhz: float | None
+    memory_clock_mhz: float | None
+    power_w: float | None
+    energy_j: float | None
+    counted: bool
+    flop_per_clock: float | None
+    rounds: int
+    power_rounds: int
+    heat_rounds: int
+    incumbent_power_rounds: int
+    incumbent_heat_rounds: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShapeMeasurement:
     """The paired rounds of one shape, reduced.
 
     Times are medians over rounds of the slowest rank, in nanoseconds; `interval` is the log-ratio to
-    the incumbent, `reference_interval` the log-ratio to the reference (negative is faster).
+    the incumbent, `reference_interval` the log-ratio to the reference (negative is faster). `gpu` is
+    None on a target without GPUs.
     """
 
     shape: str
@@ -109,6 +143,7 @@ class ShapeMeasurement:
     reference_interval: Interval
     verdict: Verdict
     bound_share: float
+    gpu: GpuUse | None = field(default=None, metadata=LATER)
 
     @property
     def ratio(self) -> float:
@@ -118,7 +153,10 @@ class ShapeMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A candidate's table over shapes, and what follows from it as a whole."""
+    """A candidate's table over shapes, and what follows from it as a whole.
+
+    `remarks` are what somebody who relies on the verdict should know, in one line each.
+    """
 
     stage: MeasurementStage
     against: str
@@ -130,6 +168,7 @@ class Measurement:
     bound_share: float
     groups: int
     quarantine: str = ""
+    remarks: tuple[str, ...] = field(default=(), metadata=LATER)
 
     @property
     def slower_shapes(self) -> tuple[str, ...]:

@@ -18,10 +18,17 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 from kerneltui.model.errors import RecordError
 
-__all__ = ["canonical_json", "from_plain", "parse_json", "to_plain"]
+__all__ = ["LATER", "canonical_json", "from_plain", "parse_json", "to_plain"]
 
 T = TypeVar("T")
 _Decoder = Callable[[Any], Any]
+
+
+LATER: Mapping[str, bool] = types.MappingProxyType({"later": True})
+"""Metadata of a field that older sessions do not have: it is written only when it says something.
+
+So the canonical form of what was recorded without it stays the same, byte for byte.
+"""
 
 
 def canonical_json(value: object) -> bytes:
@@ -65,7 +72,11 @@ def to_plain(value: object) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value.value if isinstance(value, Enum) else value
     if is_dataclass(value) and not isinstance(value, type):
-        return {name: to_plain(getattr(value, name)) for name in _field_names(type(value))}
+        plain = {name: to_plain(getattr(value, name)) for name in _field_names(type(value))}
+        for name, default in _later_fields(type(value)):
+            if getattr(value, name) == default:
+                del plain[name]
+        return plain
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in cast(Mapping[Any, Any], value).items()}
     if isinstance(value, list | tuple):
@@ -87,6 +98,11 @@ def from_plain(kind: type[T], data: Any) -> T:
 @cache
 def _field_names(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
+
+
+@cache
+def _later_fields(kind: type) -> tuple[tuple[str, Any], ...]:
+    return tuple((part.name, part.default) for part in fields(kind) if part.metadata == LATER)
 
 
 @cache

@@ -6,11 +6,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from kerneltui.model.record import from_plain, to_plain
+from kerneltui.targets.cuda.code_record import report_record, short_name
 from kerneltui.targets.cuda.codegen import (
     CodegenReport,
     compare_reports,
     demangle,
+    has_kernels,
     make_report,
     ptx_lines,
 )
@@ -154,3 +158,35 @@ def test_a_log_without_kernels_is_an_empty_report() -> None:
 def test_a_name_that_is_not_mangled_stays() -> None:
     assert demangle("kernel") == "kernel"
     assert demangle("_Z4tmplILi3EEvPf") == "void tmpl<3>(float*)"
+
+
+def test_the_record_is_short_and_has_the_ctas() -> None:
+    record = report_record(report())
+    serial, template = record["kernels"]
+    assert (serial["name"], serial["ctas"], serial["limiter"]) == ("serial", 5, "registers")
+    assert serial["metrics"]["spill stores"] == 816
+    assert (template["name"], template["ctas"]) == ("tmpl<3>", None)
+    assert record["missing"] == "no nvdisasm"
+    assert [finding["loud"] for finding in record["findings"]][:2] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        (
+            "void (anonymous namespace)::gemm_kernel<(anonymous namespace)::Config<256, 3> >(Params)",
+            "gemm_kernel<Config<256, 3> >",
+        ),
+        ("run(float*)", "run"),
+        ("void f<(int)3, (int)4>(float*)", "f<(int)3, (int)4>"),
+        ("kernel_with_no_arguments", "kernel_with_no_arguments"),
+        ("k" * 100, "k" * 59 + "…"),
+    ],
+)
+def test_names_of_kernels_lose_what_nobody_reads(name: str, short: str) -> None:
+    assert short_name(name) == short
+
+
+def test_a_source_without_kernels_needs_no_disassembler() -> None:
+    assert has_kernels(LOG)
+    assert not has_kernels("ptxas info    : 0 bytes gmem\n")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from random import Random
 from typing import Any
 
@@ -25,7 +25,13 @@ from kerneltui.model.event import (
     event_kind,
     event_subject,
 )
-from kerneltui.model.record import canonical_json, from_plain, parse_json, to_plain
+from kerneltui.model.record import (
+    LATER,
+    canonical_json,
+    from_plain,
+    parse_json,
+    to_plain,
+)
 from kerneltui.model.state import State
 
 SAMPLES: list[Event] = [sample_of(kind) for kind in EVENT_KINDS.values()]
@@ -265,3 +271,20 @@ def test_a_kind_that_is_not_known_is_newer():
 def test_subjects_are_for_people(made: Event):
     assert event_subject(made).strip()
     assert to_plain(made) == to_plain(decode_event(encode_event(made)))
+
+
+# -- fields that came later
+
+
+@dataclass(frozen=True)
+class _Grown:
+    name: str
+    remarks: tuple[str, ...] = field(default=(), metadata=LATER)
+    extra: int | None = field(default=None, metadata=LATER)
+
+
+def test_a_later_field_is_written_only_when_it_says_something():
+    assert canonical_json(_Grown("a")) == b'{"name":"a"}'
+    assert canonical_json(_Grown("a", ("b",), 0)) == b'{"extra":0,"name":"a","remarks":["b"]}'
+    for made in (_Grown("a"), _Grown("a", ("b",), 3)):
+        assert from_plain(_Grown, to_plain(made)) == made

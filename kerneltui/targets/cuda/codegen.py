@@ -22,6 +22,7 @@ __all__ = [
     "KernelCode",
     "compare_reports",
     "demangle",
+    "has_kernels",
     "make_report",
     "ptx_lines",
 ]
@@ -197,6 +198,11 @@ def make_report(
     )
     findings = sorted(_findings(log, ptx), key=lambda finding: (not finding.loud, finding.line))
     return CodegenReport(arch, compiler, kernels, tuple(findings), missing)
+
+
+def has_kernels(log: str) -> bool:
+    """Whether nvcc's output, with `-Xptxas -v`, speaks of any kernel at all."""
+    return _ENTRY.search(log) is not None
 
 
 def compare_reports(before: CodegenReport, after: CodegenReport) -> tuple[CodegenChange, ...]:

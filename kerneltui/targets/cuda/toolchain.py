@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from kerneltui.model.errors import RecordError
 from kerneltui.model.record import canonical_json, from_plain, parse_json
@@ -21,7 +22,8 @@ from kerneltui.targets.building import (
     include_directory,
     run_compiler,
 )
-from kerneltui.targets.cuda.codegen import CodegenReport, make_report, ptx_lines
+from kerneltui.targets.cuda.code_record import report_record
+from kerneltui.targets.cuda.codegen import CodegenReport, has_kernels, make_report, ptx_lines
 from kerneltui.targets.cuda.packages import (
     CudaToolkit,
     Nccl,
@@ -237,16 +239,25 @@ class CudaToolchain:
         if stored and not (stored.missing and disassembler):
             return stored
         ptx = self._read(build, "ptx")
-        missing = ""
+        sass = missing = ""
         try:
-            sass = self.sass(build)
+            if has_kernels(build.log):
+                sass = self.sass(build)
         except TargetError as error:
-            sass, missing = "", str(error)
+            missing = str(error)
         report = make_report(
             build.log, ptx, sass, arch=self.arch, compiler=self.toolkit.version, missing=missing
         )
         self._cache.write(build.key, "codegen.json", canonical_json(report).decode())
         return report
+
+    def code_record(self, build: Build) -> Mapping[str, Any]:
+        """The report as plain data, for the record of an evaluation; see `code_record`.
+
+        Raises:
+            TargetError: The files of the build are gone from the cache.
+        """
+        return report_record(self.codegen(build))
 
     def sass(self, build: Build) -> str:
         """The machine code of a build, as `nvdisasm` prints it.
