@@ -52,5 +52,6 @@ def _cuda(cache: Path, spec: TargetSpec) -> _Made:
     from kerneltui.targets.cuda.policy import load_policy
     from kerneltui.targets.cuda.runtime import CudaTarget
 
-    target = CudaTarget(cache, policy=load_policy(config_folder()))
+    vendors = any(name.startswith("cublaslt") for name in spec.baselines)
+    target = CudaTarget(cache, policy=load_policy(config_folder()), vendors=vendors)
     return target, lambda ranks: target.measure_ceilings(ranks, spec.dtype)

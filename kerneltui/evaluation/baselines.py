@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from kerneltui.evaluation.worker_baseline import BaselineCall
 from kerneltui.evaluation.worker_host import HostCollectives, bytes_at
-from kerneltui.evaluation.worker_kernel import BaselineCall
 from kerneltui.evaluation.worker_memory import RankMemory
 from kerneltui.targets.windows import DType, TensorLayout
 

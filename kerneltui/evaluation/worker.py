@@ -15,6 +15,7 @@ from kerneltui.evaluation.sandbox import PROCESS_HYGIENE, confine
 from kerneltui.evaluation.worker_cpu import CpuMachine
 from kerneltui.evaluation.worker_host import HostCollectives
 from kerneltui.evaluation.worker_kernel import CHarness, KernelError, Rank
+from kerneltui.evaluation.worker_python import load_kernel
 from kerneltui.targets.channel import Channel, ChannelClosed
 from kerneltui.targets.errors import FailureKind, TargetError
 from kerneltui.targets.forkserver import RankStart
@@ -81,7 +82,7 @@ def _get_ready(start: RankStart, descriptors: list[int]) -> tuple[Rank, str, int
     if options["confine"]:
         level = confine([own], [Path(p) for p in options["readable"]])
     machine = CpuMachine(harness, host, _blas, control=control, threads=threads)
-    return Rank(start.rank, start.ranks, machine), level, threads
+    return Rank(start.rank, start.ranks, machine, load_kernel), level, threads
 
 
 def settle_in(own: Path, threads: int) -> None:
@@ -130,7 +131,7 @@ def _answer(rank: Rank, message: dict[str, Any], descriptors: list[int]) -> dict
                 return {"ok": True, **wanted}
             case "setup":
                 layout = GroupLayout.from_json(message["layout"])
-                rank.setup(layout, message["runtime"], descriptors)
+                return {"ok": True, "facts": rank.setup(layout, message["runtime"], descriptors)}
             case "run" | "sample":
                 return {"ok": True, **rank.sample(message)}
             case "teardown":

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+
+import torch
 
 from kerneltui.evaluation import worker_abi as abi
 from kerneltui.evaluation.baselines import BASELINES, BaselineProblem
-from kerneltui.evaluation.worker_host import HostCollectives
+from kerneltui.evaluation.worker_baseline import BaselineCall
+from kerneltui.evaluation.worker_host import HostCollectives, bytes_at
 from kerneltui.evaluation.worker_kernel import (
-    BaselineCall,
     CHarness,
     KernelError,
     SampleCall,
@@ -18,6 +22,7 @@ from kerneltui.evaluation.worker_kernel import (
     no_needs,
 )
 from kerneltui.evaluation.worker_memory import HostMapper, RankMemory
+from kerneltui.evaluation.worker_python import PythonFace
 from kerneltui.targets.errors import FailureKind
 from kerneltui.targets.windows import DType, GroupLayout
 
@@ -77,6 +82,43 @@ class CpuMachine:
         context.fail_self = ctypes.cast(ctypes.pointer(self.harness.failure), ctypes.c_void_p)
         return [host]
 
+    def python_face(self, context: abi.Context, needs: abi.Requirements) -> PythonFace:
+        """Tensors over shared memory, gloo, and the harness's loads and stores."""
+        library, host = self.harness.library, self._host
+
+        def all_gather(send: int, receive: int, counts: Sequence[int]) -> int:
+            sizes = list(counts)
+            host.all_gather(bytes_at(send, sizes[host.rank]), bytes_at(receive, sum(sizes)), sizes)
+            return 0
+
+        def barrier() -> int:
+            host.barrier()
+            return 0
+
+        def raise_flag(place: int, value: int) -> None:
+            library.ht_raise(ctypes.c_void_p(place), ctypes.c_uint64(value))
+
+        def wait_flag(place: int, value: int) -> None:
+            library.ht_wait(ctypes.c_void_p(place), ctypes.c_uint64(value))
+
+        return PythonFace(
+            device=torch.device("cpu"),
+            view=bytes_at,
+            stream=None,
+            side_streams=(),
+            all_gather=all_gather,
+            barrier=barrier,
+            raise_flag=raise_flag,
+            wait_flag=wait_flag,
+            setting_up=self.compiling,
+            before_calls=lambda: None,
+            after_calls=lambda: None,
+        )
+
+    def compiling(self) -> AbstractContextManager[None]:
+        """There is no compiler for Python kernels here."""
+        return nullcontext()
+
     def baseline_needs(self, name: str) -> abi.Requirements:
         """Nothing, for all that there are."""
         if name not in BASELINES:
@@ -116,6 +158,28 @@ class CpuMachine:
             "minor_faults": arguments.minor_faults,
             "involuntary_switches": arguments.involuntary_switches,
         }
+
+    def serve(self, request: Mapping[str, Any], call: SampleCall) -> dict[str, Any]:
+        """Makes single calls, each after a pause; a call is over when it returns."""
+        count = len(request["gaps_ns"])
+        found: list[int] = []
+        for number in range(count):
+            time.sleep(request["gaps_ns"][number] / 1e9)
+            one = {
+                **request,
+                "calls": 1,
+                "delay_ns": 0,
+                "first_set": (request["first_set"] + number) % call.layout.sets,
+                "epoch": request["epoch"] + number,
+                "gate": request["gate"] + number,
+            }
+            seen = self.sample(one, call)
+            found.append(seen["ends_ns"][0] - seen["start_ns"])
+        return {"launch_ns": [], "latency_ns": found[::2], "device_ns": found[1::2]}
+
+    def sustain(self, request: Mapping[str, Any], call: SampleCall) -> dict[str, Any]:
+        """A CPU has no clocks that this could show."""
+        raise KernelError("calls without a pause are measured on GPUs only")
 
     def after_setup(self) -> None:
         """The limits of the process are enough."""

@@ -11,7 +11,15 @@ import torch
 
 from kerneltui.evaluation.cuda_tensors import device_bytes
 from kerneltui.evaluation.inputs import torch_dtype
-from kerneltui.evaluation.worker_kernel import BaselineCall
+from kerneltui.evaluation.worker_baseline import BaselineCall, PreparedBaseline
+from kerneltui.evaluation.worker_cuda_blas import cublas_nn, cublas_tn, torch_matmul
+from kerneltui.evaluation.worker_cuda_lt import (
+    cublaslt_autotuned,
+    cublaslt_autotuned_tn,
+    cublaslt_heuristic,
+    cublaslt_heuristic_tn,
+)
+from kerneltui.evaluation.worker_kernel import CHarness
 from kerneltui.evaluation.worker_memory import RankMemory
 from kerneltui.targets.windows import TensorLayout
 
@@ -29,6 +37,8 @@ class CudaProblem:
         stream: Where everything is enqueued.
         all_gather: The host collective of kernels.
         collectives: Its first argument.
+        harness: The built harness.
+        vendor: cuBLAS as kernels have it: ht_vendor of the harness.
     """
 
     memory: RankMemory
@@ -37,6 +47,8 @@ class CudaProblem:
     stream: torch.cuda.Stream
     all_gather: Callable[..., int]
     collectives: int
+    harness: CHarness
+    vendor: ctypes.Structure
 
     @property
     def sets(self) -> int:
@@ -97,9 +109,18 @@ def torch_nccl(problem: CudaProblem) -> BaselineCall:
 class CudaBaseline:
     """A baseline: what sets it up, and whether it needs host collectives."""
 
-    setup: Callable[[CudaProblem], BaselineCall]
-    collectives: bool
+    setup: Callable[[CudaProblem], BaselineCall | PreparedBaseline]
+    collectives: bool = False
 
 
-CUDA_BASELINES: Mapping[str, CudaBaseline] = {"torch_nccl": CudaBaseline(torch_nccl, True)}
-"""Baselines of GPUs, by name."""
+CUDA_BASELINES: Mapping[str, CudaBaseline] = {
+    "torch_nccl": CudaBaseline(torch_nccl, collectives=True),
+    "torch_matmul": CudaBaseline(torch_matmul),
+    "cublas_nn": CudaBaseline(cublas_nn),
+    "cublas_tn": CudaBaseline(cublas_tn),
+    "cublaslt_heuristic": CudaBaseline(cublaslt_heuristic),
+    "cublaslt_heuristic_tn": CudaBaseline(cublaslt_heuristic_tn),
+    "cublaslt_autotuned": CudaBaseline(cublaslt_autotuned),
+    "cublaslt_autotuned_tn": CudaBaseline(cublaslt_autotuned_tn),
+}
+"""Baselines of GPUs, by name. Those of a product on one GPU need tensors A, B and C."""

@@ -10,17 +10,18 @@ from typing import Any
 import torch
 
 from kerneltui.evaluation import worker_abi as abi
+from kerneltui.evaluation.worker_baseline import BaselineCall, PreparedBaseline
 from kerneltui.evaluation.worker_cuda_baselines import CUDA_BASELINES, CudaProblem
 from kerneltui.evaluation.worker_cuda_nccl import Nccl, NcclFace
 from kerneltui.evaluation.worker_cuda_rates import measure_rates
 from kerneltui.evaluation.worker_kernel import (
-    BaselineCall,
     CHarness,
     KernelError,
     SampleCall,
     address_of,
 )
 from kerneltui.evaluation.worker_memory import RankMemory
+from kerneltui.evaluation.worker_serving import CacheEmptier, serving_of
 from kerneltui.model.workload import Role
 from kerneltui.targets.cuda import driver
 from kerneltui.targets.cuda.packages import Nccl as NcclHeader
@@ -194,6 +195,7 @@ class CudaMachine:
         self._memory: RankMemory | None = None
         self._free = self._taken = 0
         self._unheld = False
+        self._emptier = CacheEmptier(self._devices[rank])
         library = harness.library
         library.ht_free_bytes.restype = _u64
         library.ht_allocate.restype = _pointer
@@ -273,7 +275,7 @@ class CudaMachine:
             abi_version=abi.ABI_VERSION, host_collectives=CUDA_BASELINES[name].collectives
         )
 
-    def baseline(self, name: str, memory: RankMemory) -> BaselineCall:
+    def baseline(self, name: str, memory: RankMemory) -> BaselineCall | PreparedBaseline:
         """Sets a trusted implementation up."""
         torch.cuda.set_device(self._devices[self._rank])
         library = self.harness.library
@@ -284,39 +286,17 @@ class CudaMachine:
             stream=torch.cuda.ExternalStream(int(self.device.stream)),
             all_gather=abi.GatherFunction(address_of(library.ht_all_gather)),
             collectives=self._host.self,
+            harness=self.harness,
+            vendor=self._vendor_self,
         )
         return CUDA_BASELINES[name].setup(problem)
 
     def sample(self, request: Mapping[str, Any], call: SampleCall) -> dict[str, Any]:
         """Makes calls and times them."""
-        calls, layout, memory = int(request["calls"]), call.layout, self._memory
-        assert memory is not None
-        ends = (_u64 * calls)()
-        gates = (_pointer * self._ranks)(*(s + layout.gate_offset for s in memory.signals))
-        outputs = self._outputs(memory)
-        per_set = len(outputs) // layout.sets
-        arguments = CudaSampleArguments(
-            run=call.run,
-            state=call.state,
-            control=self._control,
-            rank=self._rank,
-            ranks=self._ranks,
-            sets=layout.sets,
-            first_set=request["first_set"],
-            calls=calls,
-            epoch=request["epoch"],
-            gate=request["gate"],
-            delay_ns=request["delay_ns"],
-            deadline_ns=request["deadline_ns"],
-            ends_ns=ctypes.addressof(ends),
-            device=ctypes.addressof(self.device),
-            gates=ctypes.addressof(gates),
-            outputs=ctypes.addressof(outputs),
-            output_count=per_set,
-            verifying=int(bool(request["verifying"])),
-            patience_ns=_LESS_PATIENCE_NS if self._unheld else _PATIENCE_NS,
-            hold=int(bool(request["hold"])),
-        )
+        if request.get("evict"):
+            self._emptier.empty(self.harness, self.device, self._check)
+        ends = (_u64 * int(request["calls"]))()
+        arguments = self._arguments(request, call, ends)
         if arguments.verifying:
             self._free = int(self.harness.library.ht_free_bytes())
         self._check(self.harness.sample(arguments), arguments.code)
@@ -335,6 +315,77 @@ class CudaMachine:
             "minor_faults": arguments.minor_faults,
             "involuntary_switches": arguments.involuntary_switches,
         }
+
+    def serve(self, request: Mapping[str, Any], call: SampleCall) -> dict[str, Any]:
+        """Makes single calls, each after a pause; see `ht_serve`."""
+        ends = (_u64 * 1)()
+        arguments = self._arguments({**request, "calls": 1}, call, ends)
+        serving = serving_of(arguments, request)
+        if request["evict"]:
+            serving.face.evict, serving.face.evict_bytes = self._emptier.zeros(self.harness)
+        self._take(self.harness.library.ht_serve, arguments, ctypes.byref(serving.face))
+        return {**serving.found(), "unheld": bool(arguments.unheld)}
+
+    def sustain(self, request: Mapping[str, Any], call: SampleCall) -> dict[str, Any]:
+        """Makes calls without a pause for some time; see `ht_sustain`."""
+        if self._ranks > 1:
+            raise KernelError("calls without a pause are measured on one rank so far")
+        ends, made = (_u64 * 1)(), _u64()
+        arguments = self._arguments({**request, "calls": 1}, call, ends)
+        duration, chunk = _u64(int(request["duration_ns"])), _u64(int(request["chunk"]))
+        self._take(
+            self.harness.library.ht_sustain,
+            arguments,
+            ctypes.byref(arguments),
+            duration,
+            chunk,
+            ctypes.byref(made),
+        )
+        return {"calls": made.value, "elapsed_ns": ends[0] - arguments.start_ns}
+
+    def _take(self, function: Any, arguments: CudaSampleArguments, *rest: Any) -> None:
+        """Calls a function of the harness that makes calls of the kernel."""
+        function.restype = ctypes.c_int
+        self.harness.failure.set = 0
+        result = function(*rest, ctypes.byref(self.harness.failure))
+        if 0 < result < abi.LATE:
+            where = f"kerneltui_run, epoch {arguments.epoch + arguments.failed_call}"
+            self.harness.check(result, arguments.code, where)
+        if result == abi.LATE:
+            raise KernelError(f"rank {arguments.late_rank} did not come", FailureKind.HANG)
+        self._check(result, arguments.code)
+
+    def _arguments(
+        self, request: Mapping[str, Any], call: SampleCall, ends: ctypes.Array[_u64]
+    ) -> CudaSampleArguments:
+        layout, memory = call.layout, self._memory
+        assert memory is not None
+        gates = (_pointer * self._ranks)(*(s + layout.gate_offset for s in memory.signals))
+        outputs = self._outputs(memory)
+        made = CudaSampleArguments(
+            run=call.run,
+            state=call.state,
+            control=self._control,
+            rank=self._rank,
+            ranks=self._ranks,
+            sets=layout.sets,
+            first_set=request["first_set"],
+            calls=int(request["calls"]),
+            epoch=request["epoch"],
+            gate=request["gate"],
+            delay_ns=request.get("delay_ns", 0),
+            deadline_ns=request["deadline_ns"],
+            ends_ns=ctypes.addressof(ends),
+            device=ctypes.addressof(self.device),
+            gates=ctypes.addressof(gates),
+            outputs=ctypes.addressof(outputs),
+            output_count=len(outputs) // layout.sets,
+            verifying=int(bool(request.get("verifying"))),
+            patience_ns=_LESS_PATIENCE_NS if self._unheld else _PATIENCE_NS,
+            hold=int(bool(request.get("hold"))),
+        )
+        made.keep = (gates, outputs)  # the structure holds their addresses alone
+        return made
 
     def special(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Meets and connects the ranks; measures rates."""

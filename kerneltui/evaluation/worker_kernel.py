@@ -5,18 +5,22 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kerneltui.evaluation import worker_abi as abi
-from kerneltui.evaluation.worker_memory import RankMemory, build_context
+from kerneltui.evaluation.worker_baseline import BaselineCall, PreparedBaseline
+from kerneltui.evaluation.worker_memory import RankMemory
 from kerneltui.targets.errors import FailureKind
 from kerneltui.targets.windows import DType, GroupLayout
 
+if TYPE_CHECKING:
+    from kerneltui.evaluation.worker_loaded import LoadableKernel
+    from kerneltui.evaluation.worker_python import PythonFace
+
 __all__ = [
-    "BaselineCall",
     "CHarness",
     "KernelError",
-    "LoadedKernel",
     "Machine",
     "Rank",
     "SampleCall",
@@ -24,16 +28,6 @@ __all__ = [
     "no_needs",
     "thread_count",
 ]
-
-BaselineCall = Callable[[int], None]
-"""Does one call of a trusted implementation on a buffer set."""
-
-_SYMBOLS = (
-    "kerneltui_requirements",
-    "kerneltui_setup",
-    "kerneltui_run",
-    "kerneltui_teardown",
-)
 
 
 class KernelError(Exception):
@@ -126,58 +120,6 @@ class CHarness:
         raise KernelError(f"{where} {how}: {self.reason}" if self.reason else f"{where} {how}")
 
 
-class LoadedKernel:
-    """The four functions of a kernel's library.
-
-    Args:
-        path: The library.
-
-    Raises:
-        KernelError: If it cannot be loaded, or lacks one of the functions.
-    """
-
-    def __init__(self, path: str) -> None:
-        try:
-            self._library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
-        except OSError as error:
-            raise KernelError(f"cannot load the kernel: {error}") from error
-        missing = [name for name in _SYMBOLS if not hasattr(self._library, name)]
-        if missing:
-            raise KernelError(
-                f"the kernel has no {missing[0]}; define it with C linkage as kernel.h says"
-            )
-        self.setup, self.run, self.teardown = (
-            address_of(getattr(self._library, name)) for name in _SYMBOLS[1:]
-        )
-
-    def requirements(
-        self, dimensions: Mapping[str, int], runtime: Mapping[str, int], rank: int, ranks: int
-    ) -> abi.Requirements:
-        """Asks what the kernel needs for a shape.
-
-        Raises:
-            KernelError: If it refuses, or was built for another version of the contract.
-        """
-        wanted = abi.Requirements()
-        code = self._library.kerneltui_requirements(
-            abi.named_values(dimensions),
-            ctypes.c_uint32(len(dimensions)),
-            abi.named_values(runtime),
-            ctypes.c_uint32(len(runtime)),
-            ctypes.c_uint32(rank),
-            ctypes.c_uint32(ranks),
-            ctypes.byref(wanted),
-        )
-        if code:
-            raise KernelError(f"kerneltui_requirements returned {code}")
-        if wanted.abi_version != abi.ABI_VERSION:
-            raise KernelError(
-                f"the kernel states ABI version {wanted.abi_version}, not {abi.ABI_VERSION}; "
-                "set abi_version to KERNELTUI_ABI_VERSION in kerneltui_requirements"
-            )
-        return wanted
-
-
 class SampleCall(Protocol):
     """What a sample calls: the function, its state, and the layout that it works on."""
 
@@ -208,6 +150,14 @@ class Machine(Protocol):
         """Puts what the target offers into a context; what must live as long as it does."""
         ...
 
+    def python_face(self, context: abi.Context, needs: abi.Requirements) -> PythonFace:
+        """What Python kernels get instead of addresses, from an equipped context."""
+        ...
+
+    def compiling(self) -> AbstractContextManager[None]:
+        """Within it, a Python kernel may compile."""
+        ...
+
     def baseline_needs(self, name: str) -> abi.Requirements:
         """What a trusted implementation asks for.
 
@@ -216,12 +166,24 @@ class Machine(Protocol):
         """
         ...
 
-    def baseline(self, name: str, memory: RankMemory) -> BaselineCall:
+    def baseline(self, name: str, memory: RankMemory) -> BaselineCall | PreparedBaseline:
         """Sets a trusted implementation up."""
         ...
 
     def sample(self, request: Mapping[str, Any], call: SampleCall) -> dict[str, Any]:
         """Makes calls and times them."""
+        ...
+
+    def serve(self, request: Mapping[str, Any], call: SampleCall) -> dict[str, Any]:
+        """Makes single calls, each after a pause."""
+        ...
+
+    def sustain(self, request: Mapping[str, Any], call: SampleCall) -> dict[str, Any]:
+        """Makes calls without a pause for some time.
+
+        Raises:
+            KernelError: If the target knows no such calls.
+        """
         ...
 
     def after_setup(self) -> None:
@@ -244,12 +206,21 @@ class Rank:
         rank: Its number.
         ranks: How many there are.
         machine: What the target gives it.
+        loader: Loads a build.
     """
 
-    def __init__(self, rank: int, ranks: int, machine: Machine) -> None:
+    def __init__(
+        self,
+        rank: int,
+        ranks: int,
+        machine: Machine,
+        loader: Callable[[str, Machine], LoadableKernel],
+    ) -> None:
         self._rank, self._ranks, self._machine = rank, ranks, machine
-        self._kernel: LoadedKernel | None = None
+        self._loader = loader
+        self._kernel: LoadableKernel | None = None
         self._baseline: str | None = None
+        self._prepared: PreparedBaseline | None = None
         self._needs = no_needs()
         self._memory: RankMemory | None = None
         self.state: int | None = None
@@ -269,7 +240,7 @@ class Rank:
 
     def load(self, library: str) -> None:
         """Loads a kernel, or another one in place of the first."""
-        self._kernel, self._baseline = LoadedKernel(library), None
+        self._kernel, self._baseline = self._loader(library, self._machine), None
 
     def load_baseline(self, name: str) -> None:
         """Takes a trusted implementation."""
@@ -296,31 +267,35 @@ class Rank:
 
     def setup(
         self, layout: GroupLayout, runtime: Mapping[str, int], descriptors: Sequence[int]
-    ) -> None:
-        """Maps the buffers and sets the kernel up."""
+    ) -> dict[str, Any]:
+        """Maps the buffers and sets the kernel up; what a baseline says of itself."""
         memory = self._machine.map(layout, self._rank, descriptors)
         self._memory = memory
         if self._baseline is not None:
-            self._setup_baseline(self._baseline, memory)
-            return
+            return self._setup_baseline(self._baseline, memory)
         if self._kernel is None:
             raise KernelError("no kernel is loaded")
-        context, self._keep = build_context(memory, runtime, self._machine.threads)
-        outputs = [t.dtype for t in layout.ranks[self._rank].sets[0] if t.role != "input"]
-        dtype = outputs[0] if outputs else DType.FLOAT32
-        self._keep += [context, self._machine.equip(context, dtype, self._needs)]
-        self.state = self._machine.harness.setup(self._kernel.setup, context)
-        self.run = self._kernel.run
+        call = self._kernel.set_up(self._machine, memory, runtime, self._needs)
+        self.run, self.state, self._keep = call.run, call.state, call.keep
         self._machine.after_setup()
+        return {}
 
-    def _setup_baseline(self, name: str, memory: RankMemory) -> None:
+    def _setup_baseline(self, name: str, memory: RankMemory) -> dict[str, Any]:
         try:
-            call = self._machine.baseline(name, memory)
+            made = self._machine.baseline(name, memory)
         except (KeyError, ValueError, RuntimeError) as error:
             raise KernelError(f"baseline {name} does not fit this workload: {error}") from error
-        function = abi.RunFunction(self._as_run(call))
+        prepared = made if isinstance(made, PreparedBaseline) else PreparedBaseline(call=made)
+        self._prepared = prepared
+        if prepared.native is not None:
+            self.run, self.state = prepared.native
+            self._keep = [prepared]
+            return prepared.facts
+        assert prepared.call is not None
+        function = abi.RunFunction(self._as_run(prepared.call))
         self._keep = [function]
         self.state, self.run = None, address_of(function)
+        return prepared.facts
 
     def _as_run(self, call: BaselineCall) -> Any:
         def run(_state: int | None, set_index: int, _epoch: int, _stream: int | None) -> int:
@@ -338,11 +313,34 @@ class Rank:
         """Makes calls and times them."""
         before = thread_count()
         seen = self._machine.sample(request, self)
+        if self._kernel is not None:
+            self._kernel.check()
         return {**seen, "threads_before": before, "threads_after": thread_count()}
 
     def special(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Answers what only the target knows."""
-        return self._machine.special(message)
+        """Answers what only the target or a baseline knows."""
+        match message["do"]:
+            case "serve":
+                return self._machine.serve(message, self)
+            case "sustain":
+                return self._machine.sustain(message, self)
+            case "filled" | "choose":
+                self._tell_baseline(message)
+                return {}
+            case _:
+                return self._machine.special(message)
+
+    def _tell_baseline(self, message: Mapping[str, Any]) -> None:
+        told = self._prepared
+        try:
+            if message["do"] == "filled" and told is not None and told.filled is not None:
+                told.filled(message["sets"])
+            elif message["do"] == "choose" and told is not None and told.choose is not None:
+                told.choose(int(message["index"]))
+            else:
+                raise KernelError(f"there is no baseline that understands {message['do']!r}")
+        except (IndexError, RuntimeError) as error:
+            raise KernelError(f"baseline: {error}") from error
 
     def teardown(self) -> None:
         """Tears the kernel down and unmaps the buffers."""
@@ -350,8 +348,10 @@ class Rank:
         if memory is None:
             raise KernelError("there is nothing to tear down")
         if self._kernel is not None:
-            self._machine.harness.teardown(self._kernel.teardown, self.state)
-        self.state, self.run, self._keep = None, 0, []
+            self._kernel.tear_down(self._machine, self.state)
+        if self._prepared is not None:
+            self._prepared.end()
+        self.state, self.run, self._keep, self._prepared = None, 0, [], None
         memory.close()
 
 

@@ -85,6 +85,7 @@ class RankGroup(Generic[Memory]):
         self.threads = 0
         self.memory: Memory | None = None
         self.layout: GroupLayout | None = None
+        self.facts: Mapping[str, Any] = {}
         self.left_behind = ""
         self._traits = traits
         self._connected = not traits.connects_late
@@ -189,12 +190,13 @@ class RankGroup(Generic[Memory]):
         self.layout = layout
         files = self.memory.files
         shared = [*(f.symmetric for f in files), *(f.signals for f in files)]
-        self._ask(
+        answers = self._ask(
             "setup",
             {"layout": layout.to_json(), "runtime": dict(runtime)},
             self.limits.setup_s,
             descriptors=[[files[rank].private, *shared] for rank in range(self.ranks)],
         )
+        self.facts = answers[0].get("facts", {})
 
     def run(self, set_index: int, epoch: int, delays_ns: Sequence[int] = ()) -> Sample:
         """Makes one call, within the limit of a first call.
@@ -273,6 +275,24 @@ class RankGroup(Generic[Memory]):
         if self.role is not GroupRole.BASELINE:
             raise ValueError(f"a group of role {self.role} measures nothing")
         return self._ask("rates", {"dtype": dtype}, self.limits.start_s)
+
+    def ask(
+        self, what: str, body: Mapping[str, Any], limit_s: float, *, gates: int = 0
+    ) -> list[dict[str, Any]]:
+        """Asks all ranks for something that only some targets or baselines know.
+
+        Args:
+            what: The request.
+            body: The rest of it.
+            limit_s: How long it may take.
+            gates: At so many gates the ranks meet in it.
+
+        Raises:
+            RankFailure: If a rank fails, or knows no such request.
+        """
+        message = {**body, "gate": self._gate + 1, "deadline_ns": _after(limit_s)}
+        self._gate += gates
+        return self._ask(what, message, limit_s)
 
     def ping(self) -> float:
         """Asks all ranks for a sign of life; seconds that it took.
@@ -508,3 +528,7 @@ class RankGroup(Generic[Memory]):
         memory, self.memory = self.memory, None
         if memory is not None:
             memory.close()
+
+
+def _after(seconds: float) -> int:
+    return time.monotonic_ns() + int(seconds * 1e9)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from kerneltui.model.reading import GpuReading
 from kerneltui.targets.buffers import SharedMemory
@@ -309,6 +309,17 @@ class Group(Protocol):
         self, layout: GroupLayout, runtime: Mapping[str, int], memory: SharedMemory | None = None
     ) -> None:
         """Maps the buffers of a layout in the ranks and calls the kernel's `setup`."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What a baseline says of itself since `setup`; empty for a kernel. See `PreparedBaseline`."""
+        ...
+
+    def ask(
+        self, what: str, body: Mapping[str, Any], limit_s: float, *, gates: int = 0
+    ) -> list[dict[str, Any]]:
+        """Asks all ranks for something that only some targets or baselines know."""
         ...
 
     def run(self, set_index: int, epoch: int, delays_ns: Sequence[int] = ()) -> Sample:

@@ -19,6 +19,8 @@ from kerneltui.evaluation.worker_cuda_machine import (
     Outputs,
 )
 from kerneltui.evaluation.worker_cuda_nccl import NcclFace
+from kerneltui.evaluation.worker_cuda_product import ProductState
+from kerneltui.evaluation.worker_serving import Serving
 from kerneltui.targets.building import include_directory
 from kerneltui.targets.cuda.runtime import harness_source
 
@@ -29,6 +31,8 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "ht_outputs": Outputs,
     "ht_sample": CudaSampleArguments,
     "ht_failure": abi.Failure,
+    "ht_product": ProductState,
+    "ht_serving": Serving,
 }
 FIRST = abi.SampleArguments._fields_
 

@@ -41,7 +41,8 @@ from kerneltui.targets.windows import GroupLayout
 __all__ = ["CudaTarget", "harness_source"]
 
 WORKER_ENTRY = "kerneltui.evaluation.worker_cuda:main"
-_HARNESS = Path(__file__).parent / "harness.cu"
+VENDORS_ENTRY = "kerneltui.evaluation.worker_cuda_vendors:main"
+_HARNESS = tuple(Path(__file__).parent / f"{n}.cu" for n in ("harness", "products", "serving"))
 _CLOCK_SLACK_NS = 5_000  # a flag takes 1 to 2 microseconds from one GPU to another
 _ENVIRONMENT = {
     # The server must have one thread; OpenBLAS inside numpy starts more when it is loaded.
@@ -53,7 +54,7 @@ _ENVIRONMENT = {
 
 def harness_source() -> str:
     """The text of the timing harness."""
-    return HARNESS_COMMON.read_text() + _HARNESS.read_text()
+    return HARNESS_COMMON.read_text() + "".join(part.read_text() for part in _HARNESS)
 
 
 class CudaTarget:
@@ -65,6 +66,7 @@ class CudaTarget:
         lock: Keeps compiles and timing bursts apart.
         toolchain: Builds kernels; nvcc for the GPUs that are there by default.
         policy: What this machine forbids, and the environment that every child must have.
+        vendors: Whether baselines need the bindings of vendor libraries.
 
     Attributes:
         quarantined: GPUs that are not used any more, and why.
@@ -83,6 +85,7 @@ class CudaTarget:
         lock: MachineLock | None = None,
         toolchain: Toolchain | None = None,
         policy: MachinePolicy = DEFAULT_POLICY,
+        vendors: bool = False,
     ) -> None:
         self.cache = cache
         self.lock = lock or MachineLock()
@@ -107,11 +110,11 @@ class CudaTarget:
             settle=self._settle,
         )
         self._processes = RankProcesses(
-            WORKER_ENTRY,
+            VENDORS_ENTRY if vendors else WORKER_ENTRY,
             {**_ENVIRONMENT, **device_environment(), **policy.environment},
             self._traits,
         )
-        self._policy = policy
+        self.policy = policy
         self._changing = threading.Lock()
         self._level: str | None = None
 
@@ -123,7 +126,7 @@ class CudaTarget:
     @property
     def judge_place(self) -> JudgePlace:
         """Where the judge works: on the GPUs, where it makes the buffers too."""
-        return JudgePlace("cuda", {**device_environment(), **self._policy.environment})
+        return JudgePlace("cuda", {**device_environment(), **self.policy.environment})
 
     def threads_per_rank(self, ranks: int) -> int:
         """CPU threads of one rank: cores over ranks, at least one."""
@@ -183,9 +186,20 @@ class CudaTarget:
         self._processes.close()
 
     def open_group(
-        self, role: GroupRole, ranks: int, *, limits: Limits | None = None
+        self,
+        role: GroupRole,
+        ranks: int,
+        *,
+        limits: Limits | None = None,
+        compiles: bool = False,
     ) -> RankGroup[SharedMemory]:
         """Starts a group, rank r on GPU r, and waits until all ranks are ready and confined.
+
+        Args:
+            role: Whose code it runs.
+            ranks: How many there are.
+            limits: Times and sizes.
+            compiles: Whether a kernel comes that compiles itself in its `setup`.
 
         Raises:
             RankFailure: If a rank does not start.
