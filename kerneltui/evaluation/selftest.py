@@ -65,11 +65,13 @@ def _row(name: str, kind: str, ok: bool, text: str) -> dict[str, Any]:
 
 
 def self_test_shapes(workload: Workload) -> list[Shape]:
-    """The largest test or tune shape that is cheap, for every number of ranks above one."""
+    """The largest shape that is cheap, for every number of ranks; one rank only if there is no other."""
     found: dict[int, Shape] = {}
+    alone = all(shape.ranks == 1 for shape in workload.shapes)
     for shape in workload.shapes:
         work = _work(shape)
-        if shape.ranks > 1 and work <= _MOST_WORK and min(shape.dimensions.values()) >= 16:
+        wanted = shape.ranks > 1 or alone
+        if wanted and work <= _MOST_WORK and min(shape.dimensions.values()) >= 16:
             best = found.get(shape.ranks)
             if best is None or work > _work(best):
                 found[shape.ranks] = shape

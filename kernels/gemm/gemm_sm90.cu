@@ -1,0 +1,1135 @@
+/* gemm_sm90.cu - C = A B, row major, bf16 in and out, sums in fp32: TMA and WGMMA.
+ *
+ * Two kernels and one that is plain, chosen when a shape is set up (`choose`):
+ *
+ *   wide    for large products. Persistent, tiles of 128 x TILE_N; one warp loads A and B into a ring (TMA),
+ *           two warpgroups multiply, two warps store finished boxes of C (TMA) under the next tile's main
+ *           loop. With CLUSTER 2, two CTAs, one above the other, share a tile of B.
+ *   split   for products of few tiles. One tile and one range of K per CTA. Ranges of K are shared out over
+ *           the CTAs of a cluster, whose sums meet in shared memory (each CTA adds one part of the tile), and
+ *           over clusters, whose sums meet in scratch: the cluster that comes last adds them. The order of
+ *           the additions is fixed, so a call gives the same bits each time.
+ *   plain   rows that do not begin on 16 bytes (N or K no multiple of 8) cannot be read by TMA: mma.sync.
+ *
+ * B is row major, [K, N], and WGMMA reads it so ("MN-major"): nothing is transposed. Rows and columns beyond
+ * the edge are read as zeros and not stored.
+ */
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <kerneltui/kernel.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <new>
+#include <vector>
+
+/* ---- The directive. One GPU: nothing is communicated. --------------------------------------------- */
+
+// kerneltui: directive backend lsa
+// kerneltui: directive issuer dedicated
+// kerneltui: directive placement persistent
+// kerneltui: directive sync none
+// kerneltui: directive chunk_bytes = 0
+
+// Columns of a wide tile; it has 128 rows.
+// kerneltui: tunable TILE_N in 256 192 128
+#define TILE_N 256
+// Depth of the ring of a wide tile.
+// kerneltui: tunable STAGES in 3 4 5 6 if STAGES * (16384 + 128 * TILE_N) + 16384 * C_BOXES <= 230000
+#define STAGES 3
+// Boxes of C, 64 x 64, that a warpgroup of a wide tile may have in shared memory.
+// kerneltui: tunable C_BOXES in 4 3 2 1 if C_BOXES * 64 <= TILE_N
+#define C_BOXES 4
+// CTAs that share a wide tile of B, each loads half of it.
+// kerneltui: tunable CLUSTER in 2 1 if TILE_N % (64 * CLUSTER) == 0
+#define CLUSTER 2
+// KB of the ring of a split tile: with 96 or less two CTAs share an SM.
+// kerneltui: tunable SPLIT_KB in 96 64 192
+#define SPLIT_KB 96
+// Row tiles of a super-block: tiles are visited down its rows, then along N.
+// kerneltui: runtime GROUP_M in 4 8 16 32 default 16
+// Which tile: 0 by rule, 1 wide, 2 to 6 split with 64x64, 128x64, 64x128, 128x128, 128x256.
+// kerneltui: runtime TILE in 0 1 2 3 4 5 6 default 0
+// CTAs of a cluster that share out K; 0 by rule. Counts for split tiles.
+// kerneltui: runtime SLICES in 0 1 2 4 8 default 0
+// Clusters that share out K; 0 by rule. Counts for split tiles.
+// kerneltui: runtime PARTS in 0 1 2 4 8 16 default 0
+// CTAs that share a tile of B; 0 by rule. Counts for split tiles of 128 columns or more.
+// kerneltui: runtime SHARE in 0 1 2 default 0
+// Most CTAs of the wide kernel; 0: one for every SM.
+// kerneltui: runtime MAX_CTAS in 0 120 128 default 0
+// Whether the kernel may be placed on the SMs while its predecessor on the stream ends, if that allows it
+// (programmatic dependent launch). It touches no memory before the predecessor has ended.
+// kerneltui: runtime EARLY_LAUNCH in 0 1 default 1
+
+namespace {
+
+constexpr int tile_k = 64; /* 128 bytes: one swizzle row */
+constexpr int box = 64;
+constexpr int box_bytes = box * box * 2;
+constexpr int row_bytes = tile_k * 2; /* of a tile of A */
+
+/* ---- The machine. --------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ uint32_t shared_address(const void *pointer) {
+    return uint32_t(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ void barrier_init(uint64_t *barrier, int count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
+                 : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra over;\n"
+        "bra again;\n"
+        "over:\n"
+        "}\n" ::"r"(shared_address(barrier)),
+        "r"(parity)
+        : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+/* The same place in the shared memory of another CTA of the cluster. */
+__device__ __forceinline__ uint32_t address_at(uint32_t address, uint32_t cta) {
+    uint32_t remote;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(cta));
+    return remote;
+}
+
+__device__ __forceinline__ void barrier_arrive_at(uint64_t *barrier, uint32_t cta) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(
+                     address_at(shared_address(barrier), cta))
+                 : "memory");
+}
+
+__device__ __forceinline__ float4 load_at(uint32_t address, uint32_t cta) {
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(address_at(address, cta))
+                 : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+template <int threads>
+__device__ __forceinline__ void consumer_sync() {
+    asm volatile("bar.sync 1, %0;" ::"n"(threads) : "memory");
+}
+
+/* The end of the predecessor on the stream, and the sign that the successor may be placed. */
+__device__ __forceinline__ void wait_for_predecessor() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+__device__ __forceinline__ void allow_successor() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+__device__ __forceinline__ void prefetch(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+__device__ __forceinline__ void load_box(const CUtensorMap *map, void *target, uint64_t *barrier, int x,
+                                         int y) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
+        "[%2];" ::"r"(shared_address(target)),
+        "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
+        : "memory");
+}
+
+/* The same offset in the shared memory of the CTAs in `mask`, and the barrier of each. */
+__device__ __forceinline__ void load_box_cluster(const CUtensorMap *map, void *target, uint64_t *barrier,
+                                                 int x, int y, uint16_t mask) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(target)),
+        "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "h"(mask)
+        : "memory");
+}
+
+__device__ __forceinline__ void store_box(const CUtensorMap *map, const void *source, int x, int y) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+                 "r"(shared_address(source)), "r"(x), "r"(y)
+                 : "memory");
+}
+
+__device__ __forceinline__ void commit_stores() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* At most `pending` groups of stores have not been read from shared memory. */
+template <int pending>
+__device__ __forceinline__ void wait_stores_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
+}
+
+__device__ __forceinline__ void wait_stores_done() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+/* Operands of WGMMA in shared memory, 128-byte swizzle. A is K-major: rows of 128 bytes, 8 of them an atom
+ * of 1024. B is MN-major: atoms of 64 columns x 8 rows of K, 1024 bytes; next 8 rows after 1024 bytes, next
+ * 64 columns after a whole box. */
+__device__ __forceinline__ uint64_t operand(const void *pointer, int leading, int stride) {
+    return (uint64_t(shared_address(pointer) & 0x3ffff) >> 4) | (uint64_t(leading >> 4) << 16) |
+           (uint64_t(stride >> 4) << 32) | (uint64_t(1) << 62);
+}
+
+__device__ __forceinline__ void wgmma_begin() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int pending>
+__device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+
+/* d += A B (or d = A B) for 64 rows and 16 of K. */
+__device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %34, 0; "
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "%32, %33, p, 1, 1, 0, 1; }"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
+          "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),
+          "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),
+          "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+        : "l"(a), "l"(b), "r"(accumulate));
+}
+
+__device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %66, 0; "
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, p, 1, 1, 0, 1; }"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
+          "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),
+          "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),
+          "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
+          "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),
+          "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),
+          "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+          "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "l"(a), "l"(b), "r"(accumulate));
+}
+
+[[maybe_unused]] __device__ __forceinline__ void wgmma(float (&d)[96], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %98, 0; "
+        "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
+        "%96, %97, p, 1, 1, 0, 1; }"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
+          "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),
+          "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),
+          "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
+          "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),
+          "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),
+          "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+          "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]),
+          "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]),
+          "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]),
+          "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]),
+          "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
+        : "l"(a), "l"(b), "r"(accumulate));
+}
+
+__device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %130, 0; "
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+        "%128, %129, p, 1, 1, 0, 1; }"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
+          "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),
+          "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),
+          "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
+          "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),
+          "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),
+          "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+          "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]),
+          "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]),
+          "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]),
+          "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]),
+          "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]), "+f"(d[98]),
+          "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]), "+f"(d[105]),
+          "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]),
+          "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]),
+          "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]),
+          "+f"(d[127])
+        : "l"(a), "l"(b), "r"(accumulate));
+}
+
+
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const uint32_t &>(both);
+}
+
+struct Ring {
+    int index;
+    uint32_t parity;
+
+    __device__ __forceinline__ void next(int size) {
+        if (++index == size) {
+            index = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* The tile with a number: super-blocks of `group` rows of tiles; within one, down the rows, then along N. */
+__device__ __forceinline__ void tile_at(int index, int group, int tiles_m, int tiles_n, int &m, int &n) {
+    const int block = group * tiles_n;
+    const int super = index / block;
+    const int height = min(group, tiles_m - super * group);
+    const int within = index - super * block;
+    m = super * group + within % height;
+    n = within / height;
+}
+
+/* A ring of tiles of A and B in shared memory, and who has filled and read them. */
+template <int rows, int columns, int depth>
+struct Stages {
+    static constexpr int a_bytes = rows * row_bytes;
+    static constexpr int b_bytes = tile_k * columns * 2;
+    static constexpr int bytes = depth * (a_bytes + b_bytes);
+
+    char *a, *b;
+    uint64_t *full, *empty;
+
+    /* `sharing` CTAs of the cluster, from `first` on, share B; this one is number `own` of them. */
+    __device__ __forceinline__ void load(const CUtensorMap *map_a, const CUtensorMap *map_b, Ring &at, int row,
+                                         int column, int k_from, int k_to, int sharing, int own, int first) {
+        const int boxes = columns / box / sharing;
+        for (int k = k_from; k < k_to; ++k) {
+            barrier_wait(&empty[at.index], at.parity);
+            uint64_t *barrier = &full[at.index];
+            barrier_expect(barrier, a_bytes + b_bytes);
+            load_box(map_a, a + at.index * a_bytes, barrier, k * tile_k, row);
+#pragma unroll
+            for (int i = 0; i < columns / box; ++i) {
+                if (i == boxes) break;
+                const int j = own * boxes + i;
+                char *target = b + at.index * b_bytes + j * box_bytes;
+                if (sharing > 1)
+                    load_box_cluster(map_b, target, barrier, column + j * box, k * tile_k,
+                                     uint16_t(((1 << sharing) - 1) << first));
+                else
+                    load_box(map_b, target, barrier, column + j * box, k * tile_k);
+            }
+            at.next(depth);
+        }
+    }
+
+    /* A warp of the consumers has read a stage: says so to all CTAs that write it. */
+    __device__ __forceinline__ void release(int stage, int sharing, int first) {
+        const int lane = int(threadIdx.x) % 32;
+        if (sharing > 1) {
+            if (lane < sharing) barrier_arrive_at(&empty[stage], uint32_t(first + lane));
+        } else {
+            if (lane == 0) barrier_arrive(&empty[stage]);
+        }
+    }
+
+    /* One warpgroup multiplies its 64 rows. */
+    __device__ __forceinline__ void multiply(float (&d)[columns / 2], Ring &at, int k_tiles, int group,
+                                             int sharing, int first) {
+        int previous = 0;
+        for (int k = 0; k < k_tiles; ++k) {
+            barrier_wait(&full[at.index], at.parity);
+            const uint64_t from_a = operand(a + at.index * a_bytes + group * box * row_bytes, 16, 1024);
+            const uint64_t from_b = operand(b + at.index * b_bytes, box_bytes, 1024);
+            wgmma_begin();
+#pragma unroll
+            for (int i = 0; i < tile_k / 16; ++i) /* 16 of K: 32 bytes of A's rows, 16 rows of B */
+                wgmma(d, from_a + uint64_t(i * 32 >> 4), from_b + uint64_t(i * 2048 >> 4), k > 0 || i > 0);
+            wgmma_commit();
+            wgmma_wait<1>();
+            if (k > 0) release(previous, sharing, first);
+            previous = at.index;
+            at.next(depth);
+        }
+        wgmma_wait<0>();
+        release(previous, sharing, first);
+    }
+};
+
+/* ---- Wide tiles. ---------------------------------------------------------------------------------- */
+
+struct WideParams {
+    CUtensorMap a, b, c;
+    int n, m, k_tiles;
+    int tiles_m, tiles_n; /* rows of tiles in units of CLUSTER */
+    int group_m;          /* likewise */
+};
+
+struct Wide {
+    static constexpr int rows = 128, columns = TILE_N, stages = STAGES;
+    static constexpr int boxes = C_BOXES; /* of a warpgroup */
+    static constexpr int cluster = CLUSTER;
+    static constexpr int groups = 2;
+    static constexpr int threads = 128 * (1 + groups);
+    using Tiles = Stages<rows, columns, stages>;
+
+    struct Barriers {
+        uint64_t full[stages];           /* A and B have arrived */
+        uint64_t empty[stages];          /* all consumers of the cluster have read them */
+        uint64_t c_full[groups][boxes];  /* a box of C is written */
+        uint64_t c_empty[groups][boxes]; /* and may be written again */
+    };
+
+    static constexpr int shared_bytes =
+        Tiles::bytes + groups * boxes * box_bytes + int(sizeof(Barriers)) + 1024; /* 1024: alignment */
+
+    static_assert(columns / box % cluster == 0, "a CTA of the cluster loads whole boxes of B");
+    static_assert(boxes >= 1 && boxes <= columns / box, "boxes of one tile");
+    static_assert(shared_bytes <= 232448, "more shared memory than a CTA may have");
+};
+
+// kerneltui: evolve begin wide
+/* One thread stores the boxes of one consumer warpgroup. */
+__device__ __forceinline__ void store_tiles(const WideParams &p, char *c, Wide::Barriers *barriers, int first,
+                                            int step, int group, int rank) {
+    Ring slot{0, 0};
+    int held = 0; /* boxes that are stored but not given back */
+    for (int index = first; index < p.tiles_m * p.tiles_n; index += step) {
+        int m, n;
+        tile_at(index, p.group_m, p.tiles_m, p.tiles_n, m, n);
+        const int row = (m * Wide::cluster + rank) * Wide::rows + group * box;
+#pragma unroll 1
+        for (int j = 0; j < Wide::columns / box; ++j) {
+            barrier_wait(&barriers->c_full[group][slot.index], slot.parity);
+            const int x = n * Wide::columns + j * box;
+            if (x < p.n && row < p.m)
+                store_box(&p.c, c + (group * Wide::boxes + slot.index) * box_bytes, x, row);
+            commit_stores();
+            slot.next(Wide::boxes);
+            if (++held == Wide::boxes) { /* the oldest has been read when at most the others are pending */
+                wait_stores_read<Wide::boxes - 1>();
+                barrier_arrive(&barriers->c_empty[group][slot.index]);
+                --held;
+            }
+        }
+        wait_stores_read<0>();
+        for (; held > 0; --held)
+            barrier_arrive(&barriers->c_empty[group][(slot.index + Wide::boxes - held) % Wide::boxes]);
+    }
+    wait_stores_done();
+}
+
+/* Writes 64 rows of a tile to shared memory, box by box. A thread has of every 8 columns two neighbours, in
+ * row lane / 4 and 8 below. */
+__device__ __forceinline__ void hand_over(const float (&d)[Wide::columns / 2], char *c,
+                                          Wide::Barriers *barriers, Ring &slot, int group) {
+    const int lane = int(threadIdx.x) % 32;
+    const int row = int(threadIdx.x) / 32 % 4 * 16 + lane % 16;
+#pragma unroll
+    for (int j = 0; j < Wide::columns / box; ++j) {
+        barrier_wait(&barriers->c_empty[group][slot.index], slot.parity);
+        const uint32_t base =
+            shared_address(c + (group * Wide::boxes + slot.index) * box_bytes) + uint32_t(row * 128);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float *v = d + j * 32 + i * 8;
+            const uint32_t address = base + uint32_t(((i * 2 + lane / 16) ^ (row & 7)) << 4);
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                         "r"(pack(v[0], v[1])), "r"(pack(v[2], v[3])), "r"(pack(v[4], v[5])),
+                         "r"(pack(v[6], v[7]))
+                         : "memory");
+        }
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&barriers->c_full[group][slot.index]);
+        slot.next(Wide::boxes);
+    }
+}
+
+__global__ void __launch_bounds__(Wide::threads, 1) wide_kernel(const __grid_constant__ WideParams p) {
+    extern __shared__ char raw[];
+    char *const memory = raw + (1024 - shared_address(raw) % 1024) % 1024;
+    char *const c = memory + Wide::Tiles::bytes;
+    Wide::Barriers *const barriers =
+        reinterpret_cast<Wide::Barriers *>(c + Wide::groups * Wide::boxes * box_bytes);
+    Wide::Tiles tiles{memory, memory + Wide::stages * Wide::Tiles::a_bytes, barriers->full, barriers->empty};
+
+    const int rank = Wide::cluster > 1 ? int(cluster_rank()) : 0;
+    const int first = int(blockIdx.x) / Wide::cluster;
+    const int step = int(gridDim.x) / Wide::cluster;
+    const int count = p.tiles_m * p.tiles_n;
+    const int warp = int(threadIdx.x) / 32;
+    const int lane = int(threadIdx.x) % 32;
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < Wide::stages; ++i) {
+            barrier_init(&barriers->full[i], 1);
+            barrier_init(&barriers->empty[i], Wide::cluster * Wide::groups * 4);
+        }
+        for (int g = 0; g < Wide::groups; ++g)
+            for (int i = 0; i < Wide::boxes; ++i) {
+                barrier_init(&barriers->c_full[g][i], 4);
+                barrier_init(&barriers->c_empty[g][i], 1);
+            }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        prefetch(&p.a);
+        prefetch(&p.b);
+        prefetch(&p.c);
+    }
+    if (Wide::cluster > 1)
+        cluster_sync();
+    else
+        __syncthreads();
+    wait_for_predecessor();
+    allow_successor();
+
+    if (warp < 4) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (warp == 0 && lane == 0) {
+            Ring at{0, 1}; /* the ring begins empty */
+            for (int index = first; index < count; index += step) {
+                int m, n;
+                tile_at(index, p.group_m, p.tiles_m, p.tiles_n, m, n);
+                tiles.load(&p.a, &p.b, at, (m * Wide::cluster + rank) * Wide::rows, n * Wide::columns, 0,
+                           p.k_tiles, Wide::cluster, rank, 0);
+            }
+        }
+        if ((warp == 1 || warp == 2) && lane == 0) store_tiles(p, c, barriers, first, step, warp - 1, rank);
+        __syncwarp();
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        Ring at{0, 0};
+        Ring slot{0, 1}; /* the boxes begin empty */
+        for (int index = first; index < count; index += step) {
+            float d[Wide::columns / 2];
+            tiles.multiply(d, at, p.k_tiles, warp / 4 - 1, Wide::cluster, 0);
+            hand_over(d, c, barriers, slot, warp / 4 - 1);
+        }
+    }
+    if (Wide::cluster > 1) cluster_sync(); /* no CTA leaves while the other may arrive at its barriers */
+}
+// kerneltui: evolve end
+
+/* ---- Split tiles. --------------------------------------------------------------------------------- */
+
+struct SplitParams {
+    CUtensorMap a, b;
+    __nv_bfloat16 *c;
+    float4 *sums;       /* scratch, if parts > 1 */
+    unsigned *counters; /* of every tile and slice: clusters that have written their sums */
+    int m, n, k_tiles;
+    int tiles_m, tiles_n; /* rows of tiles in units of `share` */
+    int group_m;          /* likewise */
+    int share;            /* CTAs of a cluster that share a tile of B, one above the other */
+    int slices, parts;    /* of K: CTAs of a cluster, and clusters */
+};
+
+template <int tile_rows, int tile_columns>
+struct Split {
+    static constexpr int rows = tile_rows, columns = tile_columns;
+    static constexpr int groups = rows / box;
+    static constexpr int consumers = 128 * groups;
+    static constexpr int threads = consumers + 32;
+    static constexpr int pieces = columns / 8; /* a thread has 4 sums of each: 2 columns, 2 rows */
+    static constexpr int stage_bytes = rows * row_bytes + tile_k * columns * 2;
+    static constexpr int sum_bytes = pieces * consumers * 16;
+    static constexpr int ring_bytes = (columns == 256 ? 192 : SPLIT_KB) * 1024;
+    static constexpr int stages = ring_bytes / stage_bytes;
+    using Tiles = Stages<rows, columns, stages>;
+
+    struct Barriers {
+        uint64_t full[stages], empty[stages];
+        int last;
+    };
+
+    static constexpr int used_bytes = Tiles::bytes > sum_bytes ? Tiles::bytes : sum_bytes;
+    static constexpr int shared_bytes = used_bytes + int(sizeof(Barriers)) + 1024;
+    static constexpr int ctas_of_sm = shared_bytes <= 115000 ? 2 : 1;
+    static_assert(stages >= 2 && shared_bytes <= 232448, "a ring that fits in a CTA's shared memory");
+};
+
+// kerneltui: evolve begin split
+/* Two columns of two rows; piece j has columns 8 j to 8 j + 7. */
+template <class T>
+__device__ __forceinline__ void store_piece(const SplitParams &p, int tile_row, int tile_column, int j,
+                                            float4 v) {
+    const int lane = int(threadIdx.x) % 32;
+    const int row = tile_row + int(threadIdx.x) / 32 * 16 + lane / 4;
+    const int column = tile_column + j * 8 + lane % 4 * 2;
+    if (column >= p.n) return;
+    __nv_bfloat16 *const at = p.c + int64_t(row) * p.n + column;
+    if (row < p.m) *reinterpret_cast<uint32_t *>(at) = pack(v.x, v.y);
+    if (row + 8 < p.m) *reinterpret_cast<uint32_t *>(at + int64_t(8) * p.n) = pack(v.z, v.w);
+}
+
+__device__ __forceinline__ float4 add(float4 a, float4 b) {
+    return float4{a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::threads, T::ctas_of_sm)
+    split_kernel(const __grid_constant__ SplitParams p) {
+    extern __shared__ char raw[];
+    char *const memory = raw + (1024 - shared_address(raw) % 1024) % 1024;
+    typename T::Barriers *const barriers = reinterpret_cast<typename T::Barriers *>(memory + T::used_bytes);
+    typename T::Tiles tiles{memory, memory + T::stages * T::Tiles::a_bytes, barriers->full, barriers->empty};
+
+    const int warp = int(threadIdx.x) / 32;
+    const int lane = int(threadIdx.x) % 32;
+    const bool consumer = warp < T::groups * 4;
+    const int ctas = p.share * p.slices; /* of a cluster */
+    const int rank = int(cluster_rank());
+    const int own = rank % p.share, slice = rank / p.share;
+    const int unit = int(blockIdx.x) / ctas;
+    const int part = unit % p.parts, pair = unit / p.parts;
+    int m, n;
+    tile_at(pair, p.group_m, p.tiles_m, p.tiles_n, m, n);
+    m = m * p.share + own;
+    const int row = m * T::rows, column = n * T::columns;
+    const int range = part * p.slices + slice, ranges = p.parts * p.slices;
+    const int from = int(int64_t(p.k_tiles) * range / ranges);
+    const int to = int(int64_t(p.k_tiles) * (range + 1) / ranges);
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < T::stages; ++i) {
+            barrier_init(&barriers->full[i], 1);
+            barrier_init(&barriers->empty[i], p.share * T::groups * 4);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        prefetch(&p.a);
+        prefetch(&p.b);
+    }
+    if (ctas > 1)
+        cluster_sync();
+    else
+        __syncthreads();
+    wait_for_predecessor();
+    allow_successor();
+
+    const uint32_t own_sums = shared_address(memory);
+    const int thread = int(threadIdx.x);
+    float4 *const sums = p.sums + (int64_t(n * p.tiles_m * p.share + m) * p.parts) * T::pieces * T::consumers;
+    if (consumer) {
+        float d[T::columns / 2];
+        Ring at{0, 0};
+        tiles.multiply(d, at, to - from, warp / 4, p.share, slice * p.share);
+        if (p.slices > 1) {
+            consumer_sync<T::consumers>(); /* all have read the ring */
+#pragma unroll
+            for (int j = 0; j < T::pieces; ++j)
+                *reinterpret_cast<float4 *>(memory + (j * T::consumers + thread) * 16) =
+                    float4{d[j * 4], d[j * 4 + 1], d[j * 4 + 2], d[j * 4 + 3]};
+        } else if (p.parts > 1) {
+#pragma unroll
+            for (int j = 0; j < T::pieces; ++j)
+                __stcg(sums + (part * T::pieces + j) * T::consumers + thread,
+                       float4{d[j * 4], d[j * 4 + 1], d[j * 4 + 2], d[j * 4 + 3]});
+        } else {
+#pragma unroll
+            for (int j = 0; j < T::pieces; ++j)
+                store_piece<T>(p, row, column, j,
+                               float4{d[j * 4], d[j * 4 + 1], d[j * 4 + 2], d[j * 4 + 3]});
+        }
+    } else {
+        if (lane == 0) {
+            Ring at{0, 1};
+            tiles.load(&p.a, &p.b, at, row, column, from, to, p.share, own, slice * p.share);
+        }
+        __syncwarp();
+    }
+
+    /* This CTA's pieces of the sums of its cluster. */
+    const int first = T::pieces * slice / p.slices, end = T::pieces * (slice + 1) / p.slices;
+    if (p.slices > 1) {
+        cluster_sync();
+        if (consumer)
+            for (int j = first; j < end; ++j) {
+                const uint32_t address = own_sums + uint32_t((j * T::consumers + thread) * 16);
+                float4 v = load_at(address, uint32_t(own));
+#pragma unroll 4
+                for (int q = 1; q < p.slices; ++q) v = add(v, load_at(address, uint32_t(q * p.share + own)));
+                if (p.parts > 1)
+                    __stcg(sums + (part * T::pieces + j) * T::consumers + thread, v);
+                else
+                    store_piece<T>(p, row, column, j, v);
+            }
+    }
+    if (p.parts > 1 && consumer) {
+        __threadfence();
+        consumer_sync<T::consumers>();
+        unsigned *const counter = p.counters + int64_t(n * p.tiles_m * p.share + m) * p.slices + slice;
+        if (thread == 0) barriers->last = atomicAdd(counter, 1u) == unsigned(p.parts - 1);
+        consumer_sync<T::consumers>();
+        if (barriers->last) {
+            __threadfence();
+            for (int j = first; j < end; ++j) {
+                const float4 *at = sums + j * T::consumers + thread;
+                float4 v = __ldcg(at);
+#pragma unroll 4
+                for (int g = 1; g < p.parts; ++g) v = add(v, __ldcg(at + g * T::pieces * T::consumers));
+                store_piece<T>(p, row, column, j, v);
+            }
+            if (thread == 0) *counter = 0;
+        }
+    }
+    if (ctas > 1) cluster_sync(); /* no CTA leaves while others read its sums or arrive at its barriers */
+}
+// kerneltui: evolve end
+
+/* ---- Rows that do not begin on 16 bytes. ---------------------------------------------------------- */
+
+struct PlainParams {
+    const __nv_bfloat16 *a, *b;
+    __nv_bfloat16 *c;
+    int m, n, k;
+};
+
+constexpr int plain_tile = 64, plain_k = 32, plain_threads = 128;
+constexpr int plain_a_pitch = plain_k + 8, plain_b_pitch = plain_tile + 8; /* no bank twice in 8 rows */
+
+/* 64 x 64 of C; a warp has 32 x 32. */
+__global__ void __launch_bounds__(plain_threads, 4) plain_kernel(const __grid_constant__ PlainParams p) {
+    __shared__ __align__(16) __nv_bfloat16 a[plain_tile * plain_a_pitch];
+    __shared__ __align__(16) __nv_bfloat16 b[plain_k * plain_b_pitch];
+    constexpr int count = plain_tile * plain_k / plain_threads;
+    const int thread = int(threadIdx.x), lane = thread % 32, warp = thread / 32;
+    const int row = int(blockIdx.x) * plain_tile, column = int(blockIdx.y) * plain_tile;
+    const __nv_bfloat16 zero = __float2bfloat16(0.0f);
+    float d[2][4][4] = {};
+    for (int k = 0; k < p.k; k += plain_k) {
+        __syncthreads();
+#pragma unroll 8
+        for (int i = 0; i < count; ++i) {
+            const int item = i * plain_threads + thread;
+            const int ra = item / plain_k, ka = item % plain_k;
+            const bool inside_a = row + ra < p.m && k + ka < p.k;
+            a[ra * plain_a_pitch + ka] = inside_a ? p.a[int64_t(row + ra) * p.k + k + ka] : zero;
+            const int kb = item / plain_tile, cb = item % plain_tile;
+            const bool inside_b = k + kb < p.k && column + cb < p.n;
+            b[kb * plain_b_pitch + cb] = inside_b ? p.b[int64_t(k + kb) * p.n + column + cb] : zero;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int kk = 0; kk < plain_k; kk += 16) {
+            uint32_t x[2][4], y[2][4];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const int r = warp / 2 * 32 + i * 16 + lane % 16;
+                asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                             : "=r"(x[i][0]), "=r"(x[i][1]), "=r"(x[i][2]), "=r"(x[i][3])
+                             : "r"(shared_address(a + r * plain_a_pitch + kk + lane / 16 * 8))
+                             : "memory");
+                const int c = warp % 2 * 32 + i * 16 + lane / 16 * 8;
+                asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                             : "=r"(y[i][0]), "=r"(y[i][1]), "=r"(y[i][2]), "=r"(y[i][3])
+                             : "r"(shared_address(b + (kk + lane % 16) * plain_b_pitch + c))
+                             : "memory");
+            }
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+#pragma unroll
+                for (int j = 0; j < 4; ++j)
+                    asm volatile(
+                        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                        : "+f"(d[i][j][0]), "+f"(d[i][j][1]), "+f"(d[i][j][2]), "+f"(d[i][j][3])
+                        : "r"(x[i][0]), "r"(x[i][1]), "r"(x[i][2]), "r"(x[i][3]),
+                          "r"(y[j / 2][j % 2 * 2]), "r"(y[j / 2][j % 2 * 2 + 1]));
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const int r = row + warp / 2 * 32 + i * 16 + e / 2 * 8 + lane / 4;
+                const int c = column + warp % 2 * 32 + j * 8 + lane % 4 * 2 + e % 2;
+                if (r < p.m && c < p.n) p.c[int64_t(r) * p.n + c] = __float2bfloat16(d[i][j][e]);
+            }
+}
+
+/* ---- The call. ------------------------------------------------------------------------------------ */
+
+using EncodeFunction = decltype(&cuTensorMapEncodeTiled);
+
+/* What is launched for a shape. */
+struct Choice {
+    int tile; /* as the tunable TILE; 0: the plain kernel */
+    int slices, parts, share;
+};
+
+struct TileKind {
+    const void *kernel;
+    int rows, columns, threads, shared_bytes, ctas_of_sm;
+};
+
+template <class T>
+TileKind split_kind() {
+    return TileKind{reinterpret_cast<const void *>(split_kernel<T>), T::rows, T::columns, T::threads,
+                    T::shared_bytes, T::ctas_of_sm};
+}
+
+TileKind kind_of(int tile) {
+    switch (tile) {
+        case 2: return split_kind<Split<64, 64>>();
+        case 3: return split_kind<Split<128, 64>>();
+        case 4: return split_kind<Split<64, 128>>();
+        case 5: return split_kind<Split<128, 128>>();
+        case 6: return split_kind<Split<128, 256>>();
+        default:
+            return TileKind{reinterpret_cast<const void *>(wide_kernel), Wide::rows, Wide::columns,
+                            Wide::threads, Wide::shared_bytes, 1};
+    }
+}
+
+constexpr int first_tile = 1, last_tile = 6;
+
+struct State {
+    const kt_context *ctx;
+    int64_t m, n, k;
+    Choice choice;
+    TileKind kind;
+    unsigned ctas, cluster;
+    bool early_launch;
+    std::vector<WideParams> wide; /* of every set */
+    std::vector<SplitParams> split;
+    std::vector<PlainParams> plain;
+};
+
+int fail(const kt_context *ctx, const char *reason) {
+    ctx->fail(ctx->fail_self, reason);
+    return 1;
+}
+
+int fail(const kt_context *ctx, const char *what, cudaError_t error) {
+    char text[256];
+    std::snprintf(text, sizeof text, "%s: %s", what, cudaGetErrorString(error));
+    return fail(ctx, text);
+}
+
+int64_t up(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
+
+/* ---- The rule. ------------------------------------------------------------------------------------ */
+
+// kerneltui: evolve begin rule
+/* Microseconds that a choice should take: the longest of arithmetic, main memory, L2 and one CTA's own
+ * loads, and the ends. The constants are those that fit measured times of an H200. */
+double expected_us(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
+    const TileKind kind = kind_of(c.tile);
+    const double k_tiles = double(up(k, tile_k));
+    const double tiles = double(up(up(m, kind.rows), c.share) * c.share * up(n, kind.columns));
+    const double ranges = c.slices * c.parts;
+    const double steps = double(up(int64_t(k_tiles), int64_t(ranges))); /* of a CTA */
+    const double ctas = tiles * ranges;
+    const double rounds = double(up(int64_t(ctas), sms)); /* CTAs of the fullest SM */
+    const double clock = 1.7e3;                           /* per microsecond */
+    const double rate = c.tile == 1 ? 0.95 : kind.columns == 256 ? 0.9 : 0.8;
+    const double step = kind.rows * kind.columns * tile_k * 2 / 4096.0 / clock / rate;
+    const double arithmetic = rounds * steps * step;
+    const double bytes = 2.0 * (double(m) * k + double(k) * n + double(m) * n);
+    const double memory = bytes / 4.0e6;
+    const double shared = c.tile == 1 ? CLUSTER : c.share;
+    const double loaded = (kind.rows + kind.columns / shared) * tile_k * 2; /* of a step, from L2 */
+    const double cache = ctas * steps * loaded / 5.5e6;
+    const double own = rounds * steps * (kind.rows + kind.columns) * tile_k * 2 / 0.08e6;
+    double ends = 2.5;
+    if (c.slices > 1) ends += 0.8;
+    if (c.parts > 1)
+        ends += 1.0 + tiles * kind.rows * kind.columns * 4.0 * c.parts / 2.5e6 +
+                double(kind.rows) * kind.columns / c.slices * 4.0 * c.parts / 0.1e6;
+    if (c.tile != 1) ends += rounds * double(kind.rows) * kind.columns * 2 / 0.2e6;
+    return ends + std::max({arithmetic, memory, cache, own});
+}
+
+bool fits(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
+    const TileKind kind = kind_of(c.tile);
+    if (c.tile == 1) return c.slices == 1 && c.parts == 1 && c.share == 1;
+    if (c.slices * c.parts > up(k, tile_k)) return false;
+    if (c.share > 1 && (kind.columns < 128 || m <= kind.rows || c.share * c.slices > 8)) return false;
+    const int64_t tiles = up(up(m, kind.rows), c.share) * c.share * up(n, kind.columns);
+    if (tiles > (1 << 20)) return false;
+    return c.slices * c.parts == 1 || tiles * c.slices * c.parts <= 4 * sms;
+}
+
+/* The choice that should be quickest, of those that agree with the run-time tunables. */
+Choice choose(int64_t m, int64_t n, int64_t k, int sms, const kt_named_value *tunables, uint32_t count) {
+    const int64_t tile = kt_value(tunables, count, "TILE", 0), slices = kt_value(tunables, count, "SLICES", 0);
+    const int64_t parts = kt_value(tunables, count, "PARTS", 0), share = kt_value(tunables, count, "SHARE", 0);
+    Choice best{tile > 0 ? int(tile) : 1, 1, 1, 1};
+    double least = 1e30;
+    for (int t = first_tile; t <= last_tile; ++t)
+        for (int s = 1; s <= 8; s *= 2)
+            for (int g = 1; g <= 16; g *= 2)
+                for (int b = 1; b <= 2; ++b) {
+                    if ((tile && t != tile) || (slices && s != slices && t != 1) ||
+                        (parts && g != parts && t != 1) || (share && b != share && t != 1))
+                        continue;
+                    const Choice c{t, s, g, b};
+                    if (!fits(c, m, n, k, sms)) continue;
+                    const double us = expected_us(c, m, n, k, sms);
+                    if (us < least) {
+                        least = us;
+                        best = c;
+                    }
+                }
+    return best;
+}
+// kerneltui: evolve end
+
+constexpr uint64_t counter_bytes = 1 << 16;
+
+/* Scratch: counters, then sums. */
+uint64_t scratch_bytes(const Choice &c, int64_t m, int64_t n) {
+    if (c.parts == 1) return 0;
+    const TileKind kind = kind_of(c.tile);
+    const uint64_t tiles = uint64_t(up(up(m, kind.rows), c.share) * c.share * up(n, kind.columns));
+    return counter_bytes + tiles * uint64_t(c.parts) * uint64_t(kind.rows * kind.columns) * 4;
+}
+
+int sm_count() {
+    int device = 0, sms = 0;
+    if (cudaGetDevice(&device) || cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device))
+        return 132;
+    return sms;
+}
+
+int encode(EncodeFunction function, const kt_context *ctx, CUtensorMap *map, void *base, int64_t columns,
+           int64_t rows, int box_columns, int box_rows) {
+    const cuuint64_t size[2] = {cuuint64_t(columns), cuuint64_t(rows)};
+    const cuuint64_t stride[1] = {cuuint64_t(columns) * 2};
+    const cuuint32_t extent[2] = {cuuint32_t(box_columns), cuuint32_t(box_rows)};
+    const cuuint32_t steps[2] = {1, 1};
+    const CUresult result = function(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, base, size, stride, extent,
+                                     steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result == CUDA_SUCCESS) return 0;
+    char text[128];
+    std::snprintf(text, sizeof text, "cuTensorMapEncodeTiled failed with error %d", int(result));
+    return fail(ctx, text);
+}
+
+int encode_function(const kt_context *ctx, EncodeFunction *out) {
+    void *found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000,
+                                                               cudaEnableDefault, &result);
+    if (error) return fail(ctx, "cuTensorMapEncodeTiled", error);
+    if (result != cudaDriverEntryPointSuccess || !found) return fail(ctx, "no cuTensorMapEncodeTiled");
+    *out = reinterpret_cast<EncodeFunction>(found);
+    return 0;
+}
+
+int group_rows(const kt_context *ctx, int unit, int tiles_m) {
+    const int64_t group = kt_value(ctx->tunables, ctx->tunable_count, "GROUP_M", 16) / unit;
+    return int(std::clamp<int64_t>(group, 1, tiles_m));
+}
+
+int prepare_wide(State &s, EncodeFunction function, const kt_tensor *a, const kt_tensor *b,
+                 const kt_tensor *c) {
+    WideParams p{};
+    p.m = int(s.m);
+    p.n = int(s.n);
+    p.k_tiles = int(up(s.k, tile_k));
+    p.tiles_m = int(up(s.m, Wide::rows * CLUSTER));
+    p.tiles_n = int(up(s.n, Wide::columns));
+    p.group_m = group_rows(s.ctx, CLUSTER, p.tiles_m);
+    if (encode(function, s.ctx, &p.a, a->local, s.k, s.m, tile_k, Wide::rows)) return 1;
+    if (encode(function, s.ctx, &p.b, b->local, s.n, s.k, box, tile_k)) return 1;
+    if (encode(function, s.ctx, &p.c, c->local, s.n, s.m, box, box)) return 1;
+    s.wide.push_back(p);
+    return 0;
+}
+
+int prepare_split(State &s, EncodeFunction function, const kt_tensor *a, const kt_tensor *b,
+                  const kt_tensor *c) {
+    SplitParams p{};
+    p.c = static_cast<__nv_bfloat16 *>(c->local);
+    p.counters = static_cast<unsigned *>(s.ctx->scratch);
+    if (s.choice.parts > 1)
+        p.sums = reinterpret_cast<float4 *>(static_cast<char *>(s.ctx->scratch) + counter_bytes);
+    p.m = int(s.m);
+    p.n = int(s.n);
+    p.k_tiles = int(up(s.k, tile_k));
+    p.share = s.choice.share;
+    p.slices = s.choice.slices;
+    p.parts = s.choice.parts;
+    p.tiles_m = int(up(up(s.m, s.kind.rows), p.share));
+    p.tiles_n = int(up(s.n, s.kind.columns));
+    p.group_m = group_rows(s.ctx, p.share, p.tiles_m);
+    if (encode(function, s.ctx, &p.a, a->local, s.k, s.m, tile_k, s.kind.rows)) return 1;
+    if (encode(function, s.ctx, &p.b, b->local, s.n, s.k, box, tile_k)) return 1;
+    s.split.push_back(p);
+    return 0;
+}
+
+/* The grid: of the wide kernel at most one CTA for every SM, of the split kernel one for every range. */
+void size_grid(State &s, int sms) {
+    const Choice &c = s.choice;
+    if (c.tile == 1) {
+        const int64_t limit = kt_value(s.ctx->tunables, s.ctx->tunable_count, "MAX_CTAS", 0);
+        const int64_t most = limit > 0 ? std::min<int64_t>(limit, sms) : sms;
+        const int64_t tiles = up(s.m, Wide::rows * CLUSTER) * up(s.n, Wide::columns);
+        s.cluster = CLUSTER;
+        s.ctas = unsigned(std::min<int64_t>(tiles, most / CLUSTER) * CLUSTER);
+        return;
+    }
+    s.cluster = unsigned(c.share * c.slices);
+    s.ctas = unsigned(up(up(s.m, s.kind.rows), c.share) * up(s.n, s.kind.columns) * c.parts) * s.cluster;
+}
+
+int prepare(State &s) {
+    const kt_context *ctx = s.ctx;
+    const int sms = sm_count();
+    const bool aligned = s.n % 8 == 0 && s.k % 8 == 0;
+    s.choice = aligned ? choose(s.m, s.n, s.k, sms, ctx->tunables, ctx->tunable_count) : Choice{0, 1, 1, 1};
+    EncodeFunction function = nullptr;
+    if (aligned) {
+        s.kind = kind_of(s.choice.tile);
+        s.early_launch = kt_value(ctx->tunables, ctx->tunable_count, "EARLY_LAUNCH", 1) != 0;
+        size_grid(s, sms);
+        const uint64_t needed = scratch_bytes(s.choice, s.m, s.n);
+        if (ctx->scratch_bytes < needed) return fail(ctx, "less scratch than required");
+        cudaError_t error = needed ? cudaMemset(ctx->scratch, 0, counter_bytes) : cudaSuccess;
+        if (!error)
+            error = cudaFuncSetAttribute(s.kind.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         s.kind.shared_bytes);
+        if (error) return fail(ctx, "setup", error);
+        if (encode_function(ctx, &function)) return 1;
+    }
+    for (uint32_t i = 0; i < ctx->sets; ++i) {
+        const kt_tensor *a = kt_find(&ctx->buffers[i], "A");
+        const kt_tensor *b = kt_find(&ctx->buffers[i], "B");
+        const kt_tensor *c = kt_find(&ctx->buffers[i], "C");
+        if (!a || !b || !c) return fail(ctx, "gemm needs A, B and C");
+        if (c->dtype != KT_BFLOAT16) return fail(ctx, "this kernel multiplies bfloat16");
+        if (!aligned)
+            s.plain.push_back(PlainParams{static_cast<const __nv_bfloat16 *>(a->local),
+                                          static_cast<const __nv_bfloat16 *>(b->local),
+                                          static_cast<__nv_bfloat16 *>(c->local), int(s.m), int(s.n),
+                                          int(s.k)});
+        else if (s.choice.tile == 1 ? prepare_wide(s, function, a, b, c) : prepare_split(s, function, a, b, c))
+            return 1;
+    }
+    return 0;
+}
+
+}  // namespace
+
+int kerneltui_requirements(const kt_named_value *dimensions, uint32_t dimension_count,
+                           const kt_named_value *tunables, uint32_t tunable_count, uint32_t, uint32_t,
+                           kt_requirements *out) {
+    const int64_t m = kt_value(dimensions, dimension_count, "M", 1);
+    const int64_t n = kt_value(dimensions, dimension_count, "N", 1);
+    const int64_t k = kt_value(dimensions, dimension_count, "K", 1);
+    out->abi_version = KERNELTUI_ABI_VERSION;
+    out->graph_safe = 1;
+    out->cluster_size = 8;
+    if (n % 8 == 0 && k % 8 == 0)
+        out->scratch_bytes = scratch_bytes(choose(m, n, k, sm_count(), tunables, tunable_count), m, n);
+    return 0;
+}
+
+int kerneltui_setup(const kt_context *ctx, void **out) {
+    const int64_t m = kt_value(ctx->dimensions, ctx->dimension_count, "M", 0);
+    const int64_t n = kt_value(ctx->dimensions, ctx->dimension_count, "N", 0);
+    const int64_t k = kt_value(ctx->dimensions, ctx->dimension_count, "K", 0);
+    if (m < 1 || n < 1 || k < 1) return fail(ctx, "gemm needs the dimensions M, N and K");
+    if (m > INT32_MAX - 256 || n > INT32_MAX - 256 || k > INT32_MAX - tile_k)
+        return fail(ctx, "a dimension does not fit 31 bits");
+    State *s = new (std::nothrow) State{};
+    if (!s) return fail(ctx, "out of memory in setup");
+    s->ctx = ctx;
+    s->m = m;
+    s->n = n;
+    s->k = k;
+    *out = s;
+    return prepare(*s);
+}
+
+int kerneltui_run(void *opaque, uint32_t set, uint64_t, void *opaque_stream) {
+    State &s = *static_cast<State *>(opaque);
+    const cudaStream_t stream = static_cast<cudaStream_t>(opaque_stream);
+    if (s.choice.tile == 0) {
+        const dim3 grid(unsigned(up(s.m, plain_tile)), unsigned(up(s.n, plain_tile)));
+        plain_kernel<<<grid, plain_threads, 0, stream>>>(s.plain[set]);
+        const cudaError_t error = cudaGetLastError();
+        return error ? fail(s.ctx, "launch of the plain GEMM", error) : 0;
+    }
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(s.ctas);
+    config.blockDim = dim3(unsigned(s.kind.threads));
+    config.dynamicSmemBytes = size_t(s.kind.shared_bytes);
+    config.stream = stream;
+    cudaLaunchAttribute attributes[2];
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = s.cluster;
+    attributes[0].val.clusterDim.y = 1;
+    attributes[0].val.clusterDim.z = 1;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = attributes;
+    config.numAttrs = s.early_launch ? 2 : 1;
+    void *params = s.choice.tile == 1 ? static_cast<void *>(&s.wide[set]) : static_cast<void *>(&s.split[set]);
+    void *arguments[] = {params};
+    const cudaError_t error = cudaLaunchKernelExC(&config, s.kind.kernel, arguments);
+    return error ? fail(s.ctx, "launch of the GEMM", error) : 0;
+}
+
+int kerneltui_teardown(void *opaque) {
+    delete static_cast<State *>(opaque);
+    return 0;
+}
