@@ -40,6 +40,7 @@ from kerneltui.model.candidate import Failure
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.limit import Ceilings
 from kerneltui.model.measurement import FailureKind, Measurement, Stage
+from kerneltui.model.reading import GpuReading
 from kerneltui.model.workload import Workload
 from kerneltui.targets.errors import RankFailure, TargetError
 from kerneltui.targets.port import Build, GroupRole
@@ -130,6 +131,10 @@ class Evaluator:
             "load": load,
             **self.stand.target.describe(),
         }
+
+    def readings(self, oldest_s: float) -> tuple[GpuReading, ...]:
+        """What the GPUs do now, or did so long ago at most; callable from any thread."""
+        return self.stand.target.readings(oldest_s)
 
     # The workload
 
@@ -321,12 +326,13 @@ class Evaluator:
         build = self.stand.build(kernel)
         report(Built(round(build.seconds * 1e9), build.cached, build.log))
         tally = Tally()
-        for ranks in sorted({shape.ranks for shape in self.workload.shapes}):
+        wanted = [shape for shape in self.workload.shapes if set(shape.tags) - {"bench"}]
+        for ranks in sorted({shape.ranks for shape in wanted}):
             lane = self.stand.open_kernel(
                 GroupRole.CANDIDATE, build, kernel.runtime, ranks, Stage.VERIFY
             )
             try:
-                shapes = [shape for shape in self.workload.shapes if shape.ranks == ranks]
+                shapes = [shape for shape in wanted if shape.ranks == ranks]
                 for index, shape in enumerate(shapes):
                     report(Step(Stage.VERIFY, shape.name, index, len(shapes)))
                     plan = VerifyPlan.for_shape(shape)

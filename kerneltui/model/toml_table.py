@@ -118,9 +118,27 @@ class TableReader:
         parts = cast("dict[str, Any]", value).items()
         return {name: self._reader(f"{key}.{name}", part) for name, part in parts}
 
-    def list_of_tables(self, key: str) -> list[TableReader]:
+    def integers(self, key: str, *, minimum: int | None = None) -> tuple[int, ...]:
+        """Returns a list of at least one integer, each of them once."""
+        value: Any = self._take(key, list, "a list of integers", _MISSING)
+        items = cast("list[Any]", value)
+        if not items or not all(type(item) is int for item in items):
+            raise self.error(key, f"expected a list of integers, found {items!r}")
+        doubled = [item for item in items if items.count(item) > 1]
+        if doubled:
+            raise self.error(key, f"{doubled[0]} is listed twice")
+        low = [item for item in items if minimum is not None and item < minimum]
+        if low:
+            raise self.error(key, f"has {low[0]}, expected at least {minimum}")
+        return tuple(items)
+
+    def list_of_tables(
+        self, key: str, default: tuple[TableReader, ...] = _MISSING
+    ) -> list[TableReader]:
         """Returns readers of an array of tables."""
-        value: Any = self._take(key, list, f"[[{key}]] tables", _MISSING)
+        value: Any = self._take(key, list, f"[[{key}]] tables", default)
+        if value is default:
+            return list(default)
         parts = enumerate(cast("list[Any]", value))
         return [self._reader(f"{key}[{index}]", part) for index, part in parts]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import prod
 from pathlib import Path
 
 from kerneltui.model.errors import DefinitionError, ExpressionError
 from kerneltui.model.expression import Expression
+from kerneltui.model.grid import MOST_COMBINATIONS, combinations, sampled
 from kerneltui.model.toml_table import TableReader
 
 __all__ = [
@@ -34,7 +36,7 @@ DTYPE_BYTES = {
     "int64": 8,
 }
 SCHEMA = 1
-_TAGS = ("tune", "test", "hidden")
+_TAGS = ("tune", "test", "hidden", "bench")
 # Keys of a shape that mean something else, and names that expressions know beside the dimensions.
 _NOT_DIMENSIONS = ("RANKS", "BYTES", "name", "ranks", "tags", "targets")
 
@@ -158,7 +160,7 @@ class Workload:
     text: str = field(default="", repr=False)
 
     def shapes_for(self, tag: str) -> tuple[Shape, ...]:
-        """Returns the shapes with a tag (`tune`, `test`, `hidden`)."""
+        """Returns the shapes with a tag (`tune`, `test`, `hidden`, `bench`)."""
         return tuple(shape for shape in self.shapes if tag in shape.tags)
 
     @property
@@ -223,6 +225,8 @@ def parse_workload(text: str, folder: Path, target: str | None = None) -> Worklo
     listed = [_shape(part, dimensions, targets, spec) for part in reader.list_of_tables("shape")]
     shapes = tuple(shape for shape in listed if shape is not None)
     _check_single(file, "shape", [shape.name for shape in shapes])
+    for part in reader.list_of_tables("grid", default=()):
+        shapes = _joined(shapes, _grid(part, dimensions, targets, spec))
     if not any("tune" in shape.tags for shape in shapes):
         what = f"expected at least one shape with the tag 'tune' for target {spec.name}"
         raise DefinitionError(file, "shape", what)
@@ -314,22 +318,73 @@ def _shape(
 ) -> Shape | None:
     """Reads a shape; None if it is for other targets only."""
     values = {name: reader.integer(name, minimum=1) for name in dimensions}
-    tags = reader.words("tags")
-    for tag in tags:
-        if tag not in _TAGS:
-            raise reader.error("tags", f"'{tag}' is not one of {', '.join(_TAGS)}")
-    wanted = reader.words("targets", default=tuple(targets))
-    for name in wanted:
-        if name not in targets:
-            raise reader.error("targets", f"'{name}' is not one of {', '.join(targets)}")
-    name = "x".join(str(value) for value in values.values())
+    tags = _tags(reader)
+    wanted = _wanted(reader, targets)
     ranks = reader.integer("ranks", minimum=1, default=spec.ranks)
-    name += "" if ranks == spec.ranks else f" P{ranks}"
-    name = reader.word("name", default=name)
+    name = reader.word("name", default=_name(values, ranks, spec))
     reader.finish()
     if spec.name not in wanted:
         return None
     return Shape(name, values, tags, ranks, DTYPE_BYTES[spec.dtype])
+
+
+def _grid(
+    reader: TableReader,
+    dimensions: tuple[str, ...],
+    targets: Mapping[str, TargetSpec],
+    spec: TargetSpec,
+) -> tuple[Shape, ...]:
+    """Reads a grid of shapes; nothing if it is for other targets only."""
+    values = {name: reader.integers(name, minimum=1) for name in dimensions}
+    total = prod(len(row) for row in values.values())
+    if total > MOST_COMBINATIONS:
+        raise reader.error(dimensions[0], f"{total} combinations, at most {MOST_COMBINATIONS}")
+    sample = reader.integer("sample", minimum=1, default=total)
+    if sample > total:
+        raise reader.error("sample", f"is {sample}, but there are {total} combinations")
+    tags = _tags(reader)
+    wanted = _wanted(reader, targets)
+    ranks = reader.integer("ranks", minimum=1, default=spec.ranks)
+    reader.finish()
+    if spec.name not in wanted:
+        return ()
+    rows = combinations(values)
+    if sample < total:
+        rows = sampled(rows, sample)
+    return tuple(
+        Shape(_name(row, ranks, spec), row, tags, ranks, DTYPE_BYTES[spec.dtype]) for row in rows
+    )
+
+
+def _joined(shapes: tuple[Shape, ...], more: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    """Adds shapes; one that is there already gets the further tags."""
+    found = {(shape.ranks, *shape.dimensions.values()): shape for shape in shapes}
+    for shape in more:
+        key = (shape.ranks, *shape.dimensions.values())
+        known = found.get(key, shape)
+        found[key] = replace(known, tags=tuple(dict.fromkeys((*known.tags, *shape.tags))))
+    return tuple(found.values())
+
+
+def _tags(reader: TableReader) -> tuple[str, ...]:
+    tags = reader.words("tags")
+    for tag in tags:
+        if tag not in _TAGS:
+            raise reader.error("tags", f"'{tag}' is not one of {', '.join(_TAGS)}")
+    return tags
+
+
+def _wanted(reader: TableReader, targets: Mapping[str, TargetSpec]) -> tuple[str, ...]:
+    wanted = reader.words("targets", default=tuple(targets))
+    for name in wanted:
+        if name not in targets:
+            raise reader.error("targets", f"'{name}' is not one of {', '.join(targets)}")
+    return wanted
+
+
+def _name(values: Mapping[str, int], ranks: int, spec: TargetSpec) -> str:
+    name = "x".join(str(value) for value in values.values())
+    return name if ranks == spec.ranks else f"{name} P{ranks}"
 
 
 def _tensor(reader: TableReader, dtype: str) -> Tensor:
