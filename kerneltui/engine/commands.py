@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kerneltui.engine import decisions
 from kerneltui.engine.errors import Refused
+from kerneltui.engine.machine_code import difference, question
 from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.model.command import (
     Accept,
@@ -16,6 +18,7 @@ from kerneltui.model.command import (
     Edit,
     Interrupt,
     ReadLog,
+    ReadMachineCode,
     ReadNotes,
     ReadSource,
     Rebench,
@@ -44,9 +47,9 @@ from kerneltui.session.errors import SessionError
 if TYPE_CHECKING:
     from kerneltui.engine.tuner import Tuner
 
-__all__ = ["READ_COMMANDS", "Request", "handle_command", "read"]
+__all__ = ["READ_COMMANDS", "Request", "answer_machine_code", "handle_command", "read"]
 
-READ_COMMANDS = (ReadSource, ReadLog, ReadNotes)
+READ_COMMANDS = (ReadSource, ReadLog, ReadNotes, ReadMachineCode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,9 @@ class Request:
 
 def handle_command(tuner: Tuner, request: Request) -> None:
     """Follows a command and answers it."""
+    if isinstance(request.command, ReadMachineCode):
+        answer_machine_code(tuner.recorder, request.command, request.reply)
+        return
     try:
         data = _follow(tuner, request.command)
     except (Refused, SessionError) as error:
@@ -102,8 +108,8 @@ def _follow(tuner: Tuner, command: Command) -> dict[str, Any]:
             tuner.interrupt()
         case StopEngine():
             tuner.stop("stopped by the user")
-        case TakeOver():
-            raise Refused("taking over is between a client and the server")
+        case TakeOver() | ReadMachineCode():
+            raise Refused("this is answered elsewhere")
         case ReadSource() | ReadLog() | ReadNotes():
             return read(recorder, command)
     return {}
@@ -192,6 +198,29 @@ def _tunable(tuner: Tuner, name: str) -> Tunable:
             known = ", ".join(tunable.name for tunable in tunables)
             raise Refused(f"'{name}' is not a choice of this kernel; it has {known}")
     raise Refused(f"'{name}' is not known: no kernel with choices was proposed yet")
+
+
+def answer_machine_code(
+    recorder: Recorder, command: ReadMachineCode, reply: Callable[[bool, Any], None]
+) -> None:
+    """Answers from a thread of its own, since compilers may have to run."""
+    try:
+        asked = question(recorder, command.candidate)
+    except (Refused, SessionError) as error:
+        reply(False, str(error))
+        return
+
+    def compare() -> None:
+        try:
+            found = difference(asked)
+        except Refused as error:
+            reply(False, str(error))
+        except Exception as error:  # whoever asked must not wait for ever
+            reply(False, f"no machine code: {type(error).__name__}: {error}")
+        else:
+            reply(True, found)
+
+    threading.Thread(target=compare, name="machine code", daemon=True).start()
 
 
 def read(recorder: Recorder, command: ReadSource | ReadLog | ReadNotes) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from kerneltui.evaluation.outcome import CalibrationResult, Interrupted, Outcome, Update
 from kerneltui.model.kernel import Kernel
+from kerneltui.model.reading import GpuReading
 
 __all__ = [
     "CalibrationDone",
@@ -61,6 +62,10 @@ class EvaluatorPort(Protocol):
 
     def environment(self) -> Mapping[str, str]:
         """Describes the machine."""
+        ...
+
+    def readings(self, oldest_s: float) -> tuple[GpuReading, ...]:
+        """What the GPUs do now, or did so long ago at most; callable from another thread."""
         ...
 
 

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kerneltui.engine.commands import READ_COMMANDS, read
+from kerneltui.engine.commands import READ_COMMANDS, answer_machine_code, read
 from kerneltui.engine.connection import Connection, Listener
 from kerneltui.engine.errors import OpeningFailed
 from kerneltui.engine.opening import kernel_path, read_events
 from kerneltui.engine.recorder import Recorder, unheard
-from kerneltui.model.command import decode_command
+from kerneltui.model.command import ReadMachineCode, decode_command
 from kerneltui.model.errors import RecordError, UserError
 from kerneltui.model.event import Event, SessionOpened, encode_event
 from kerneltui.model.frames import PROTOCOL, encode_frame
@@ -116,6 +116,11 @@ class _ReplayHost:
 
     def command(self, client: Connection, number: Any, plain: dict[str, Any]) -> None:
         """Answers queries and refuses all else."""
+
+        def reply(ok: bool, data: Any) -> None:
+            answer = {"frame": "reply", "id": number, "ok": ok, ("data" if ok else "error"): data}
+            client.put(encode_frame(answer))
+
         try:
             command = decode_command(plain)
             if not isinstance(command, READ_COMMANDS):
@@ -123,11 +128,12 @@ class _ReplayHost:
                     "this is a replay: nothing can be decided; open the session instead"
                 )
             with self._lock:
-                data = read(self._recording.recorder, command)
-            frame: dict[str, Any] = {"ok": True, "data": data}
+                if isinstance(command, ReadMachineCode):
+                    answer_machine_code(self._recording.recorder, command, reply)
+                else:
+                    reply(True, read(self._recording.recorder, command))
         except UserError as error:
-            frame = {"ok": False, "error": str(error)}
-        client.put(encode_frame({"frame": "reply", "id": number, **frame}))
+            reply(False, str(error))
 
 
 def main(arguments: list[str]) -> int:

@@ -26,6 +26,7 @@ from kerneltui.engine.executor import (
     Job,
     Reported,
 )
+from kerneltui.engine.gpu_strip import GpuStrip
 from kerneltui.engine.proposal_check import ProposalCheck
 from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.evaluation.outcome import Built, Step, Update, Verified
@@ -52,6 +53,7 @@ from kerneltui.model.event import (
 )
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.measurement import FailureKind, Stage
+from kerneltui.model.reading import GpuReading
 from kerneltui.model.statistics import Verdict
 
 __all__ = ["Options", "Stop", "Tuner"]
@@ -114,8 +116,10 @@ class Tuner:
     _busy_at: float = field(default_factory=time.monotonic)
     _check: ProposalCheck = field(init=False)
     _said: dict[str, str] = field(default_factory=lambda: dict[str, str]())
+    _strip: GpuStrip = field(init=False)
 
     def __post_init__(self) -> None:
+        self._strip = GpuStrip(self._readings, self.progress, self.clients)
         self._check = ProposalCheck(self.recorder, self.kernel_file)
 
     def run(self) -> str:
@@ -123,6 +127,7 @@ class Tuner:
         self._recover()
         while not self._stopped:
             self._advance()
+            self._strip.tell()
             try:
                 item = self.inbox.get(timeout=1.0)
             except queue.Empty:
@@ -216,6 +221,9 @@ class Tuner:
             case Step():
                 kind = "round" if update.total else "job"
                 self.say(kind, candidate, update.text, update.done, update.total)
+
+    def _readings(self, oldest_s: float) -> tuple[GpuReading, ...]:
+        return self.executor.evaluator.readings(oldest_s) if self.executor else ()
 
     def say(self, kind: str, about: str, text: str, done: int = 0, total: int = 0) -> None:
         """Broadcasts progress."""

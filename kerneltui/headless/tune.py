@@ -76,9 +76,9 @@ class _Narrator:
             say(text)
 
     def progress(self, progress: Progress) -> None:
-        """Tells progress that is not a benchmark round."""
+        """Tells progress that is no benchmark round and no reading of a GPU."""
         text = f"  {progress.about}: {progress.text}"
-        if progress.kind != "round" and text != self._last:
+        if progress.kind not in ("round", "gpu") and text != self._last:
             self._last = text
             say(text)
 

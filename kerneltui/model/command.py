@@ -18,6 +18,7 @@ __all__ = [
     "Interrupt",
     "Progress",
     "ReadLog",
+    "ReadMachineCode",
     "ReadNotes",
     "ReadSource",
     "Rebench",
@@ -162,6 +163,16 @@ class ReadNotes:
     candidate: str
 
 
+@dataclass(frozen=True, slots=True)
+class ReadMachineCode:
+    """Query: how the machine code of a candidate differs from that of its first parent.
+
+    The answer may take the time of two compiles.
+    """
+
+    candidate: str
+
+
 Command = (
     Accept
     | Reject
@@ -180,6 +191,7 @@ Command = (
     | ReadSource
     | ReadLog
     | ReadNotes
+    | ReadMachineCode
 )
 
 _COMMANDS: dict[str, type[Any]] = {
@@ -200,6 +212,7 @@ _COMMANDS: dict[str, type[Any]] = {
     "read_source": ReadSource,
     "read_log": ReadLog,
     "read_notes": ReadNotes,
+    "read_machine_code": ReadMachineCode,
 }
 _NAME_OF = {kind: name for name, kind in _COMMANDS.items()}
 
@@ -235,7 +248,8 @@ class Progress:
 
     Attributes:
         kind: `phase` (an agent or evaluation changed what it does), `round` (benchmark rounds),
-            `job` (a line for the job log), `calibration`, `stream` (agent text as it comes).
+            `job` (a line for the job log), `calibration`, `stream` (agent text as it comes), `gpu` (readings
+            of the GPUs, in `extra`).
         about: A candidate id, an agent's name, or empty.
         text: One line for the user.
         done: Steps done, when the total is known.

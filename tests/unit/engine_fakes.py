@@ -27,6 +27,7 @@ from kerneltui.model.measurement import (
     ShapeMeasurement,
     Stage,
 )
+from kerneltui.model.reading import GpuReading
 from kerneltui.model.statistics import Interval, judge_interval
 
 SHAPES = (
@@ -57,6 +58,7 @@ class FakeEvaluator:
     block: threading.Event | None = None
     calls: list[str] = field(default_factory=list)
     closed: bool = False
+    gpus: tuple[GpuReading, ...] = ()
     interrupted: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> None:
@@ -108,6 +110,9 @@ class FakeEvaluator:
     def interrupt(self) -> None:
         """Ends a blocked evaluation."""
         self.interrupted.set()
+
+    def readings(self, oldest_s: float) -> tuple[GpuReading, ...]:
+        return self.gpus
 
     def environment(self) -> Mapping[str, str]:
         return {"cpu": "a fake"}

@@ -24,6 +24,7 @@ from kerneltui.model.command import (
     Edit,
     Interrupt,
     ReadLog,
+    ReadMachineCode,
     ReadSource,
     Rebench,
     Redo,
@@ -38,6 +39,7 @@ from kerneltui.model.event import AcceptRule, ConstraintKind, decode_event
 from kerneltui.model.frames import PROTOCOL, FrameReader, encode_frame
 from kerneltui.model.kernel import parse_kernel
 from kerneltui.model.measurement import FailureKind, Stage
+from kerneltui.model.reading import GpuReading, decode_readings
 from kerneltui.model.record import canonical_json, from_plain
 from kerneltui.model.state import State, fold
 from kerneltui.session.bundle import open_bundle, write_bundle
@@ -341,3 +343,12 @@ def test_an_interrupted_evaluation_is_marked_and_can_be_run_again(live):
     assert terminal.ask(Rebench(cut))["ok"]
     terminal.wait(lambda s: s.candidates[cut].measurement is not None)
     assert terminal.state.candidates[cut].attempt == 2
+
+
+def test_a_terminal_is_told_what_the_gpus_do(live):
+    reading = GpuReading(0, 1, sm_clock_mhz=1980, power_w=652.4)
+    terminal = live(FakeEvaluator(gpus=(reading,)), agents="off")
+    frame = terminal.until(lambda f: f["frame"] == "progress" and f["progress"]["kind"] == "gpu")
+    assert decode_readings(frame["progress"]["extra"]["readings"]) == (reading,)
+    answer = terminal.ask(ReadMachineCode("c0000"))
+    assert not answer["ok"] and "kernel.cpp has no machine code" in answer["error"]
