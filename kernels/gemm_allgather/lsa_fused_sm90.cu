@@ -70,7 +70,7 @@
 // Whether the tiles of the last round over the SMs are computed in two halves, only with TILE_N 256: never
 // (0), always (1: the first half is stored under the second), or if no SM then gets more than one half (2).
 // A half takes about two thirds of a tile's time.
-// kerneltui: runtime HALVE_LAST in 0 1 2 default 0
+// kerneltui: runtime HALVE_LAST in 0 1 2 default 2
 // Whether the kernel may be placed on the SMs while its predecessor on the stream ends, if that allows it
 // (programmatic dependent launch). It touches no memory before the predecessor has ended.
 // kerneltui: runtime EARLY_LAUNCH in 0 1 default 1
@@ -924,7 +924,7 @@ int prepare(State &s) {
     const int64_t tiles = int64_t(tiles_down(most)) * ((s.n + TILE_N - 1) / TILE_N) * cluster;
     s.narrow = tiles <= ctas * kt_value(ctx->tunables, ctx->tunable_count, "NARROW_ROUNDS", 2);
     s.tile_n = s.narrow ? Narrow::tile_n : Main::tile_n;
-    const int64_t halve = kt_value(ctx->tunables, ctx->tunable_count, "HALVE_LAST", 0);
+    const int64_t halve = kt_value(ctx->tunables, ctx->tunable_count, "HALVE_LAST", 2);
     const int64_t last = tiles % (ctas / cluster * cluster); /* CTAs that the last round needs */
     s.halve = s.tile_n == 256 && (halve == 1 || (halve == 2 && last > 0 && last * 2 <= ctas));
     const int tiles_n = int((s.n + s.tile_n - 1) / s.tile_n);

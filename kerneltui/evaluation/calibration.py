@@ -169,7 +169,10 @@ class Calibrator:
     def noise(
         self, incumbent: Kernel, yardsticks: Mapping[str, Yardstick], count: int
     ) -> list[ShapeRounds]:
-        """Times the incumbent against itself in another group of processes, as a candidate is."""
+        """Times the incumbent against itself in another group of processes, as a candidate is.
+
+        Up to `count` rounds on each shape, fewer where the noise is plainly below what matters.
+        """
         found: list[ShapeRounds] = []
         build = self._stand.build(incumbent)
         lanes: dict[int, Lane] = {}
@@ -184,7 +187,12 @@ class Calibrator:
                 lane = lanes[ranks]
                 lane.setup(yard.shape, yard.sets)
                 rounds = ShapeRounds(name, yard.calls, kept=yard.kept)
-                self._stand.timer.rounds(rounds, count, lane, yard.incumbent, yard.reference)
+                while len(rounds.candidate) < count and not self._is_quiet(rounds):
+                    step = min(self._stand.protocol.early_look, count - len(rounds.candidate))
+                    warm = bool(rounds.candidate)
+                    self._stand.timer.rounds(
+                        rounds, step, lane, yard.incumbent, yard.reference, warm=warm
+                    )
                 lane.teardown()
                 yard.remember(rounds.reference_ratios)
                 yard.noise = median_interval(rounds.log_ratios).half_width
@@ -193,6 +201,13 @@ class Calibrator:
             for lane in lanes.values():
                 self._stand.release(lane)
         return found
+
+    def _is_quiet(self, rounds: ShapeRounds) -> bool:
+        """Whether further rounds could not make a difference count that does not count now."""
+        if len(rounds.candidate) < self._stand.protocol.early_look:
+            return False
+        half_width = median_interval(rounds.log_ratios).half_width
+        return 4 * half_width < self._stand.protocol.least_delta
 
     def delta(self, noise: list[ShapeRounds]) -> tuple[float, float]:
         """The A/A half-width over all shapes, and the smallest difference that counts with it."""

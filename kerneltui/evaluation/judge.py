@@ -43,7 +43,7 @@ __all__ = ["JUDGE_VERSION", "Judge", "main"]
 JUDGE_VERSION = 4
 """Grows when a verdict could change; the cached self-test of a workload is void then."""
 
-_MOST_BASES_BYTES = {"cpu": 8 << 30, "cuda": 16 << 30}
+_MOST_BASES_BYTES = {"cpu": 8 << 30, "cuda": 32 << 30}
 """Base inputs and answers that are kept, by device; the oldest go first."""
 
 _PR_SET_PDEATHSIG = 1

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from kerneltui.targets.errors import RankFailure
 from kerneltui.targets.port import Sample
 
 _MANY_SETS = 16
+_WATCH_EVERY_S = 0.5  # two GPUs take some 13 ms, three times in a round
 
 __all__ = ["Burst", "LaneFailure", "ShapeRounds", "Timer", "TimingProtocol", "WrongOutput"]
 
@@ -254,7 +256,7 @@ class Timer:
         protocol: Numbers.
         machine: Gives the lock under which a burst runs alone on the machine.
         checkpoint: Called between bursts; raises if the evaluation is to end.
-        readings: Asks the GPUs, between samples.
+        readings: Asks the GPUs, between samples of some rounds.
     """
 
     def __init__(
@@ -265,6 +267,7 @@ class Timer:
         readings: Readings = no_readings,
     ) -> None:
         self._readings = readings
+        self._watched_at = -math.inf
         self.protocol = protocol
         self._machine = machine
         self._checkpoint = checkpoint
@@ -322,14 +325,26 @@ class Timer:
         with self._machine():
             for lane in discard:
                 self._sample(lane, calls, False)
-            watch = Watch(self._readings, len(lanes))
+            watched = self._watched_turn(count)
+            watch = Watch(no_readings, len(lanes))
             for turn in range(count):
+                if turn == watched:
+                    watch = Watch(self._readings, len(lanes))
                 order = range(len(lanes))
                 for place in reversed(order) if (turn + turned) % 2 else order:
                     sample = self._sample(lanes[place], calls, turn == chosen[place])
-                    watch.sampled(place, sample)
+                    if turn == watched:
+                        watch.sampled(place, sample)
                     samples[place].append(sample)
         return [Burst.of(taken, watch.burst(place)) for place, taken in enumerate(samples)]
+
+    def _watched_turn(self, count: int) -> int:
+        """The turn of this round in which the GPUs are read, or -1: a reading takes longer than a sample."""
+        now = time.monotonic()
+        if now - self._watched_at < _WATCH_EVERY_S:
+            return -1
+        self._watched_at = now
+        return count - 1
 
     def rounds(
         self,

@@ -1,0 +1,76 @@
+"""Noise of an incumbent against itself: as many rounds as it takes to know that it does not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from evaluation_fakes import burst
+
+from kerneltui.evaluation.calibration import Calibrator
+from kerneltui.evaluation.timing import ShapeRounds, TimingProtocol
+
+PROTOCOL = TimingProtocol(early_look=4, least_delta=0.01)
+
+
+class Stand:
+    """Lanes that need nothing, and a timer with scripted rounds."""
+
+    def __init__(self, ratio: Callable[[int], float]) -> None:
+        self.protocol = PROTOCOL
+        self.workload = SimpleNamespace(shapes_for=lambda tag: ())
+        self.timer = SimpleNamespace(rounds=self.rounds)
+        self.asked: list[int] = []
+        self.warm: list[bool] = []
+        self.open: list[object] = []
+        self._ratio = ratio
+
+    def build(self, kernel: Any) -> None: ...
+
+    def open_kernel(self, *_: Any) -> Any:
+        lane = SimpleNamespace(setup=lambda *a: None, teardown=lambda: None)
+        self.open.append(lane)
+        return lane
+
+    def release(self, lane: object) -> None:
+        self.open.remove(lane)
+
+    def rounds(self, rounds: ShapeRounds, count: int, *_: Any, warm: bool) -> None:
+        self.asked.append(count)
+        self.warm.append(warm)
+        for _ in range(count):
+            rounds.candidate.append(burst(self._ratio(len(rounds.candidate))))
+            rounds.incumbent.append(burst(1.0))
+            rounds.reference.append(None)
+
+
+def noise_of(stand: Stand, most: int) -> float:
+    yard: Any = SimpleNamespace(
+        shape=SimpleNamespace(ranks=2), incumbent=None, reference=None, sets=3, calls=1, kept=3,
+        remember=lambda ratios: None, noise=0.0,
+    )  # fmt: skip
+    calibrator = Calibrator(stand, None, lambda ranks: None, lambda text: None)  # type: ignore[arg-type]
+    kernel: Any = SimpleNamespace(runtime={})
+    calibrator.noise(kernel, {"s": yard}, most)
+    assert stand.open == []
+    return yard.noise
+
+
+@pytest.mark.parametrize(
+    ("spread", "asked"),
+    [(1e-4, [4]), (0.05, [4, 4, 4, 4, 4, 2])],
+    ids=["quiet", "noisy"],
+)
+def test_a_quiet_machine_needs_few_rounds(spread: float, asked: list[int]) -> None:
+    stand = Stand(lambda index: 1.0 + spread * (-1) ** index)
+    noise_of(stand, 22)
+    assert stand.asked == asked
+    assert stand.warm == [False] + [True] * (len(asked) - 1)
+
+
+def test_fewer_rounds_than_a_look_are_all_that_is_taken() -> None:
+    stand = Stand(lambda index: 1.0)
+    noise_of(stand, 3)
+    assert stand.asked == [3]
