@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import prod
-from typing import Protocol
+from typing import Any, Protocol
 
 from kerneltui.evaluation.judge_client import JudgeClient, JudgeFailure
 from kerneltui.evaluation.values import Report, ValueClass
@@ -25,9 +25,11 @@ from kerneltui.targets.patterns import Poison
 from kerneltui.targets.port import Group, Sample
 from kerneltui.targets.windows import GroupLayout, TensorSpec
 
-__all__ = ["Lane", "MemoryGroup", "Spent", "set_bytes"]
+__all__ = ["Lane", "MemoryGroup", "Served", "Spent", "set_bytes"]
 
 _FIRST_EPOCHS = 1 << 20
+SERVE_S = 10.0
+"""Beside the pauses, for calls after pauses; and for whatever else a baseline is asked."""
 
 
 def set_bytes(workload: Workload, shape: Shape) -> int:
@@ -73,6 +75,31 @@ class Spent:
         finally:
             field = f"{name}_ns"
             setattr(self, field, getattr(self, field) + time.monotonic_ns() - begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Single calls after pauses, in nanoseconds; of several ranks the slowest counts.
+
+    Attributes:
+        launch_ns: Of every second call: time of the host in the call. Empty where that is all of it.
+        latency_ns: Of the same: from before the call until everything is done.
+        device_ns: Of the others, which are held back until they are enqueued: time of the device.
+    """
+
+    launch_ns: tuple[int, ...]
+    latency_ns: tuple[int, ...]
+    device_ns: tuple[int, ...]
+
+    @classmethod
+    def of(cls, answers: Sequence[Mapping[str, Any]]) -> Served:
+        """From the answers of all ranks."""
+        parts = ("launch_ns", "latency_ns", "device_ns")
+        return cls(*(_slowest([answer[part] for answer in answers]) for part in parts))
+
+
+def _slowest(ranks: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    return tuple(max(int(value) for value in column) for column in zip(*ranks, strict=True))
 
 
 class MemoryGroup(Group, Protocol):
@@ -189,11 +216,13 @@ class Lane:
         """Has fresh inputs written; see `JudgeClient.fill`."""
         with self._spent.adding("fill"):
             self._judge.fill(self.name, sets, values, poison)
+            self._tell_filled(sets)
 
     def edit(self, sets: Sequence[int]) -> None:
         """Has one element of the inputs changed, and the outputs poisoned."""
         with self._spent.adding("fill"):
             self._judge.edit(self.name, sets)
+            self._tell_filled(sets)
 
     def poison(self, sets: Sequence[int], pattern: Poison) -> None:
         """Has the outputs poisoned for another call on the same inputs."""
@@ -215,8 +244,8 @@ class Lane:
 
     @property
     def enqueues(self) -> bool:
-        """Whether calls are enqueued first and begin only when a gate opens."""
-        return self.group.enqueues
+        """Whether inputs can be written when calls are enqueued and have not begun."""
+        return self.group.enqueues and not self.group.facts.get("wants_fills")
 
     def sample(
         self,
@@ -225,6 +254,8 @@ class Lane:
         *,
         verifying: bool = False,
         late_fill: bool = False,
+        evict: bool = False,
+        warm: bool = False,
     ) -> Sample:
         """Back-to-back calls on the next buffer sets, timed or for verification.
 
@@ -234,8 +265,73 @@ class Lane:
             verifying: Whether the end of each call is wanted.
             late_fill: Whether the inputs are written only when all calls are enqueued and none has
                 begun: who works before its time, on a stream of its own, works on old inputs.
+            evict: Whether a GPU's second-level cache is emptied first.
+            warm: Whether all calls use buffer set 0, which stays in the cache if it fits.
         """
-        return self._go(calls, delays_ns, verifying=verifying, late_fill=late_fill)
+        if warm:
+            self._next_set = 0
+        how: dict[str, object] = {"evict": True} if evict else {}
+        if warm:
+            how["sets"] = 1
+        return self._go(calls, delays_ns, verifying=verifying, late_fill=late_fill, how=how)
+
+    def serve(self, gaps_ns: Sequence[int], *, evict: bool) -> Served:
+        """Single calls on the next buffer sets, each after a pause in which nothing runs.
+
+        Args:
+            gaps_ns: The pauses, one for each call.
+            evict: Whether a GPU's second-level cache is emptied before each pause.
+        """
+        count = len(gaps_ns)
+        body = {
+            "gaps_ns": list(gaps_ns),
+            "first_set": self._next_set,
+            "epoch": self._epoch,
+            "evict": evict,
+        }
+        self._next_set = (self._next_set + count) % self.sets
+        self._epoch += count
+        answers = self._ask("serve", body, SERVE_S + sum(gaps_ns) / 1e9, gates=count)
+        return Served.of(answers)
+
+    def sustain(self, duration_s: float, chunk: int) -> tuple[int, int]:
+        """Calls without a pause, rotating over the buffer sets.
+
+        Args:
+            duration_s: How long at least.
+            chunk: So many calls are enqueued at a time.
+
+        Returns:
+            The number of calls, and their time on the device in nanoseconds.
+        """
+        body = {
+            "first_set": self._next_set,
+            "epoch": self._epoch,
+            "duration_ns": int(duration_s * 1e9),
+            "chunk": chunk,
+        }
+        (answer,) = self._ask("sustain", body, SERVE_S + 2 * duration_s, gates=1)
+        calls = int(answer["calls"])
+        self._epoch += calls
+        self._next_set = (self._next_set + calls) % self.sets
+        return calls, int(answer["elapsed_ns"])
+
+    def choose(self, index: int) -> None:
+        """Has a baseline take another of its choices."""
+        self._ask("choose", {"index": index}, SERVE_S)
+
+    def _tell_filled(self, sets: Sequence[int]) -> None:
+        if self.group.facts.get("wants_fills"):
+            self._ask("filled", {"sets": list(sets)}, SERVE_S)
+
+    def _ask(
+        self, what: str, body: Mapping[str, Any], limit_s: float, *, gates: int = 0
+    ) -> list[dict[str, Any]]:
+        self.thaw()
+        try:
+            return self.group.ask(what, body, limit_s, gates=gates)
+        finally:
+            self.freeze()
 
     def _go(
         self,
@@ -244,6 +340,7 @@ class Lane:
         *,
         verifying: bool = False,
         late_fill: bool = False,
+        how: Mapping[str, object] | None = None,
     ) -> Sample:
         calls = 1 if many is None else many
         sets = self.next_sets(calls)
@@ -260,7 +357,13 @@ class Lane:
                     seen = self.group.run(first, epoch, delays_ns)
                 else:
                     seen = self.group.sample(
-                        calls, first, epoch, delays_ns, verifying=verifying, between=between
+                        calls,
+                        first,
+                        epoch,
+                        delays_ns,
+                        verifying=verifying,
+                        between=between,
+                        how=how,
                     )
             finally:
                 self.freeze()

@@ -229,6 +229,7 @@ class RankGroup(Generic[Memory]):
         verifying: bool = False,
         limit_s: float | None = None,
         between: Callable[[], None] | None = None,
+        how: Mapping[str, object] | None = None,
     ) -> Sample:
         """Makes `calls` back-to-back calls over the rotating sets, with epochs from `epoch` on.
 
@@ -240,6 +241,8 @@ class RankGroup(Generic[Memory]):
             verifying: Whether the end of each call is wanted, rather than nothing but the calls.
             limit_s: Instead of the group's limit for a sample.
             between: Done while all calls are enqueued and none has begun; only of a group that `enqueues`.
+            how: Further parts of the request: `evict` empties a GPU's second-level cache first, `sets` is
+                how many buffer sets calls rotate over, from set 0 on.
 
         Raises:
             RankFailure: If a rank fails or hangs.
@@ -254,6 +257,7 @@ class RankGroup(Generic[Memory]):
             limit_s=limit,
             verifying=verifying,
             between=between,
+            how=how,
         )
 
     def teardown(self) -> None:
@@ -395,6 +399,7 @@ class RankGroup(Generic[Memory]):
         limit_s: float,
         verifying: bool,
         between: Callable[[], None] | None = None,
+        how: Mapping[str, object] | None = None,
     ) -> Sample:
         if self.memory is None:
             raise ValueError("setup must come before a call")
@@ -415,6 +420,7 @@ class RankGroup(Generic[Memory]):
             "gate": self._gate,
             "hold": between is not None,
             "deadline_ns": begin + int(limit_s * 1e9),
+            **(how or {}),
         }
         meanwhile = None if between is None else partial(self._hold, between, limit_s)
         delayed = [{"delay_ns": d} for d in delays]

@@ -335,10 +335,12 @@ class Group(Protocol):
         *,
         verifying: bool = False,
         between: Callable[[], None] | None = None,
+        how: Mapping[str, object] | None = None,
     ) -> Sample:
         """Makes `calls` back-to-back calls with epochs from `epoch` on, and times them.
 
         `between` is done while all calls are enqueued and none has begun, where there is such a time.
+        `how` has further parts of the request, see `RankGroup.sample`.
         """
         ...
 
