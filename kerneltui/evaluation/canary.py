@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kerneltui.model.kernel import Language
+
 __all__ = ["broken_kernel"]
 
 _HEAD = """\
@@ -38,9 +40,24 @@ static void kerneltui_canary_spoil(unsigned char *place, void *stream) {
     kerneltui_canary_change<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(place);
 }
 """
+_PYTHON = """
+
+import torch as kerneltui_canary_torch
+
+kerneltui_canary_run = run
 
 
-def broken_kernel(source: str, *, on_device: bool = False) -> str:
+def run(context, state, set, epoch):
+    kerneltui_canary_run(context, state, set, epoch)
+    for name in context.outputs:
+        data = context.buffers[set][name].reshape(-1).view(kerneltui_canary_torch.uint8)
+        data[-1:].bitwise_xor_(0x41)
+"""
+
+
+def broken_kernel(
+    source: str, *, on_device: bool = False, language: Language = Language.CPP
+) -> str:
     """Returns a kernel that does all that `source` does, and then spoils one element of each output.
 
     The bits that change are in the sign and exponent of a little-endian floating point number, or the
@@ -49,5 +66,8 @@ def broken_kernel(source: str, *, on_device: bool = False) -> str:
     Args:
         source: The kernel.
         on_device: Whether its tensors lie in the memory of a GPU.
+        language: What the kernel is written in.
     """
+    if language is Language.PYTHON:
+        return source + _PYTHON
     return _HEAD + source + _TAIL.replace("SPOIL", _SPOIL_ON_DEVICE if on_device else _SPOIL_HERE)

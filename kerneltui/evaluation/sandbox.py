@@ -18,7 +18,7 @@ import kerneltui
 from kerneltui.targets.cpu.landlock import LandlockRules, restrict
 from kerneltui.targets.cpu.seccomp import Denied, install
 
-__all__ = ["PROCESS_HYGIENE", "confine", "deny_sockets", "drop_capabilities"]
+__all__ = ["PROCESS_HYGIENE", "confine", "deny_sockets", "drop_capabilities", "python_folders"]
 
 PROCESS_HYGIENE = "process hygiene only"
 """The level where the kernel offers nothing: own group, limits, clean environment, watchdog."""
@@ -51,7 +51,7 @@ def confine(writable: Sequence[Path], readable: Sequence[Path], *, sockets: bool
     try:
         version = restrict(
             LandlockRules(
-                read=(*(Path(p) for p in _SYSTEM), *_python_folders(), *readable),
+                read=(*(Path(p) for p in _SYSTEM), *python_folders(), *readable),
                 write=(*writable, Path("/dev/null")),
                 tcp=sockets,
                 scoped=not sockets,
@@ -89,7 +89,7 @@ def drop_capabilities() -> None:
     libc.capset(header, none)
 
 
-def _python_folders() -> list[Path]:
+def python_folders() -> list[Path]:
     """Where Python, its packages and this package lie; not the whole home folder around them."""
     found = {Path(sys.prefix), Path(sys.base_prefix), Path(kerneltui.__file__).parent}
     found |= {Path(entry) for entry in sys.path if entry and Path(entry).is_dir()}

@@ -5,23 +5,27 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from kerneltui.evaluation.device_lint import lint_device_code
 from kerneltui.evaluation.judge_client import JudgeClient
 from kerneltui.evaluation.lane import Lane, MemoryGroup, Spent
 from kerneltui.evaluation.outcome import HarnessFault, Interrupted, KernelFault, fault_of
+from kerneltui.evaluation.python_lint import check_policy, lint_python, python_labels
 from kerneltui.evaluation.timing import Timer, TimingProtocol
-from kerneltui.model.kernel import Kernel
+from kerneltui.model.kernel import Kernel, Language
 from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.reading import GpuReading
 from kerneltui.model.workload import Workload
-from kerneltui.targets.cuda.finding import Level, one_line
+from kerneltui.targets.cuda.finding import Finding, Level, one_line
+from kerneltui.targets.cuda.policy import MachinePolicy, PolicyRefusal
 from kerneltui.targets.errors import CompileFailure, RankFailure
 from kerneltui.targets.locks import LockTimeout, MachineLock
 from kerneltui.targets.port import Build, GroupRole, JudgePlace, Limits, Toolchain
+from kerneltui.targets.python import PythonBuilds, is_python
 
 __all__ = ["COMPILE_LIMIT_S", "MachineTarget", "Stand", "identity_of", "kernel_text", "lint"]
 
@@ -50,6 +54,8 @@ class MachineTarget(Protocol):
 
     name: str
     lock: MachineLock
+    cache: Path
+    policy: MachinePolicy
 
     @property
     def toolchain(self) -> Toolchain:
@@ -93,9 +99,14 @@ class MachineTarget(Protocol):
         ...
 
     def open_group(
-        self, role: GroupRole, ranks: int, *, limits: Limits | None = None
+        self,
+        role: GroupRole,
+        ranks: int,
+        *,
+        limits: Limits | None = None,
+        compiles: bool = False,
     ) -> MemoryGroup:
-        """Starts a group of ranks."""
+        """Starts a group of ranks; `compiles` for a kernel that compiles itself in its `setup`."""
         ...
 
 
@@ -189,7 +200,10 @@ class Stand:
         """
         text = kernel_text(kernel)
         try:
-            build = self.target.toolchain.compile(text, limit_s=COMPILE_LIMIT_S)
+            if kernel.language is Language.PYTHON:
+                build = self._store(text)
+            else:
+                build = self.target.toolchain.compile(text, limit_s=COMPILE_LIMIT_S)
         except CompileFailure as error:
             kind = FailureKind.OVER_LIMIT if error.timed_out else FailureKind.COMPILE_ERROR
             kind = FailureKind.REFUSED if error.refused else kind
@@ -198,6 +212,14 @@ class Stand:
             raise HarnessFault(
                 f"the library {build.key[:12]} was not built from this source; delete the build cache"
             )
+        return build
+
+    def _store(self, text: str) -> Build:
+        """Stores a Python kernel for the ranks, unless the machine's policy forbids it."""
+        build = PythonBuilds(self.target.cache / "builds").compile(text)
+        found = check_policy(text, self.target.policy)
+        if found:
+            raise PolicyRefusal(found)
         return build
 
     def open_kernel(
@@ -209,7 +231,7 @@ class Stand:
             KernelFault: The kernel cannot be loaded.
             HarnessFault: The group cannot be opened.
         """
-        group = self._open(role, ranks)
+        group = self._open(role, ranks, compiles=is_python(build.library))
         lane = self._track(Lane(group, self.judge, self.workload, runtime, self.spent))
         try:
             group.load(build.library)
@@ -242,10 +264,10 @@ class Stand:
                 self._lanes.remove(lane)
         lane.close()
 
-    def _open(self, role: GroupRole, ranks: int) -> MemoryGroup:
+    def _open(self, role: GroupRole, ranks: int, *, compiles: bool = False) -> MemoryGroup:
         self.checkpoint()
         try:
-            return self.target.open_group(role, ranks)
+            return self.target.open_group(role, ranks, compiles=compiles)
         except RankFailure as error:
             raise HarnessFault(error.reason) from error
 
@@ -275,6 +297,8 @@ def identity_of(kernel: Kernel) -> str:
 
 def kernel_text(kernel: Kernel) -> str:
     """Returns the text that is compiled: the kernel, and its identity for reading back."""
+    if kernel.language is Language.PYTHON:
+        return f"{kernel.build_text()}\n# {identity_of(kernel)}\n"
     return (
         f"{kernel.build_text()}\n"
         'extern "C" __attribute__((used, visibility("default"))) const char kerneltui_identity[] =\n'
@@ -291,6 +315,9 @@ def lint(kernel: Kernel, target: str = "cpu") -> list[str]:
     Raises:
         KernelFault: A function of the contract is missing, or the device lint finds an error.
     """
+    if kernel.language is Language.PYTHON:
+        _refuse_errors(kernel, lint_python(kernel.source))
+        return python_labels(kernel.source)
     code = _COMMENT.sub(" ", kernel.source)
     missing = [name for name in _FUNCTIONS if not re.search(rf"\b{name}\s*\(", code)]
     if missing:
@@ -305,9 +332,13 @@ def lint(kernel: Kernel, target: str = "cpu") -> list[str]:
 
 def _device_warnings(kernel: Kernel) -> list[str]:
     findings = lint_device_code(kernel.source)
+    _refuse_errors(kernel, findings)
+    return [one_line(finding, kernel.file) for finding in findings]
+
+
+def _refuse_errors(kernel: Kernel, findings: Sequence[Finding]) -> None:
     wrong = [one_line(f, kernel.file) for f in findings if f.level is not Level.WARN]
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         reason = wrong[0] + more
         raise KernelFault(Stage.LINT, FailureKind.REFUSED, reason, "\n".join(wrong))
-    return [one_line(finding, kernel.file) for finding in findings]

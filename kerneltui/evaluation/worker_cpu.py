@@ -139,7 +139,7 @@ class CpuMachine:
             control=self._control,
             rank=self._host.rank,
             ranks=self._host.ranks,
-            sets=layout.sets,
+            sets=int(request.get("sets", layout.sets)),
             first_set=request["first_set"],
             calls=calls,
             epoch=request["epoch"],

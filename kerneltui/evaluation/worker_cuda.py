@@ -10,10 +10,15 @@ import torch
 
 from kerneltui.evaluation.sandbox import PROCESS_HYGIENE, confine, deny_sockets
 from kerneltui.evaluation.worker import map_control, serve, settle_in
+from kerneltui.evaluation.worker_compilers import CompilerHelper
 from kerneltui.evaluation.worker_cuda_machine import CudaMachine
 from kerneltui.evaluation.worker_cuda_nccl import NCCL_ENVIRONMENT
+from kerneltui.evaluation.worker_cuda_python import find_driver, settle_compilers
 from kerneltui.evaluation.worker_kernel import CHarness, Rank
+from kerneltui.evaluation.worker_python import load_kernel
+from kerneltui.model.record import from_plain, parse_json
 from kerneltui.targets.cuda.packages import Nccl
+from kerneltui.targets.cuda.policy import MachinePolicy
 from kerneltui.targets.forkserver import RankStart
 
 __all__ = ["main"]
@@ -39,6 +44,7 @@ def _get_ready(start: RankStart, descriptors: list[int]) -> tuple[Rank, str, int
     settle_in(own, threads)
     torch.set_num_threads(threads)
     confined = bool(options["confine"])
+    helper = _helper(options, own) if options["compiles"] else None
     machine = CudaMachine(
         CHarness(options["harness"]),
         start.rank,
@@ -49,12 +55,24 @@ def _get_ready(start: RankStart, descriptors: list[int]) -> tuple[Rank, str, int
         device_bytes=int(options["device_bytes"]),
         nccl_header=_nccl_header(options["nccl"]),
         seal=deny_sockets if confined else _leave_open,
+        helper=helper,
     )
+    if helper is not None:
+        find_driver()
     level = PROCESS_HYGIENE
     if confined:
         devices = [*Path("/dev").glob("nvidia*"), Path("/dev/shm")]
         level = confine([own, *devices], [Path(p) for p in options["readable"]], sockets=True)
-    return Rank(start.rank, start.ranks, machine), level, threads
+    return Rank(start.rank, start.ranks, machine, load_kernel), level, threads
+
+
+def _helper(options: dict[str, Any], own: Path) -> CompilerHelper:
+    """Before there is a device: what is forked later could not use it, and might disturb it."""
+    settle_compilers(own)
+    policy = from_plain(MachinePolicy, parse_json(options["policy"]))
+    helper = CompilerHelper(own, [Path(p) for p in options["readable"]], policy)
+    helper.install()
+    return helper
 
 
 def _nccl_header(told: dict[str, Any] | None) -> Nccl | None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from kerneltui.evaluation import worker_abi as abi
 from kerneltui.evaluation.worker_baseline import BaselineCall, PreparedBaseline
+from kerneltui.evaluation.worker_compilers import CompilerHelper
 from kerneltui.evaluation.worker_cuda_baselines import CUDA_BASELINES, CudaProblem
 from kerneltui.evaluation.worker_cuda_nccl import Nccl, NcclFace
+from kerneltui.evaluation.worker_cuda_python import cuda_face
 from kerneltui.evaluation.worker_cuda_rates import measure_rates
 from kerneltui.evaluation.worker_kernel import (
     CHarness,
@@ -21,6 +24,7 @@ from kerneltui.evaluation.worker_kernel import (
     address_of,
 )
 from kerneltui.evaluation.worker_memory import RankMemory
+from kerneltui.evaluation.worker_python import PythonFace
 from kerneltui.evaluation.worker_serving import CacheEmptier, serving_of
 from kerneltui.model.workload import Role
 from kerneltui.targets.cuda import driver
@@ -167,6 +171,7 @@ class CudaMachine:
         device_bytes: Memory that a kernel may take beyond its buffers.
         nccl_header: NCCL's header that kernels are compiled against, or None.
         seal: Takes from the process what only connecting needs.
+        helper: Compiles for Python kernels, if one may come.
 
     Raises:
         KernelError: If the device cannot be used.
@@ -184,6 +189,7 @@ class CudaMachine:
         device_bytes: int,
         nccl_header: NcclHeader | None,
         seal: Callable[[], None],
+        helper: CompilerHelper | None = None,
     ) -> None:
         self.harness = harness
         self.threads = threads
@@ -192,6 +198,7 @@ class CudaMachine:
         self._control = control
         self._device_bytes = device_bytes
         self._seal: Callable[[], None] | None = seal
+        self._helper = helper
         self._memory: RankMemory | None = None
         self._free = self._taken = 0
         self._unheld = False
@@ -255,6 +262,29 @@ class CudaMachine:
         context.fail = address_of(self.harness.library.ht_fail)
         context.fail_self = ctypes.addressof(self.harness.failure)
         return []
+
+    def python_face(self, context: abi.Context, needs: abi.Requirements) -> PythonFace:
+        """Tensors, streams and flags; see `cuda_face`."""
+        index = self._devices[self._rank]
+        return cuda_face(
+            index,
+            context,
+            needs,
+            harness=self.harness,
+            host=self._host,
+            compiling=self.compiling,
+        )
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Lets the helper run compilers."""
+        if self._helper is not None:
+            self._helper.allow(True)
+        try:
+            yield
+        finally:
+            if self._helper is not None:
+                self._helper.allow(False)
 
     def after_setup(self) -> None:
         """Looks at errors that setup left, and at the memory that it took."""
@@ -368,7 +398,7 @@ class CudaMachine:
             control=self._control,
             rank=self._rank,
             ranks=self._ranks,
-            sets=layout.sets,
+            sets=int(request.get("sets", layout.sets)),
             first_set=request["first_set"],
             calls=int(request["calls"]),
             epoch=request["epoch"],

@@ -19,7 +19,7 @@ from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import KernelFault, WorkloadRefused
 from kerneltui.evaluation.stand import Stand
 from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape
-from kerneltui.model.kernel import parse_kernel
+from kerneltui.model.kernel import Language, parse_kernel
 from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.workload import TargetSpec
 from kerneltui.targets.port import GroupRole
@@ -61,7 +61,9 @@ def _canary(stand: Stand, spec: TargetSpec) -> None:
     workload = stand.workload
     seed = workload.kernels / spec.seed
     on_device = stand.target.judge_place.device != "cpu"
-    source = broken_kernel(seed.read_text(encoding="utf-8"), on_device=on_device)
+    source = broken_kernel(
+        seed.read_text(encoding="utf-8"), on_device=on_device, language=Language.of(seed.name)
+    )
     kernel = parse_kernel(source, f"broken {seed.name}")
     shapes = [*workload.shapes_for("test"), *workload.shapes_for("tune")]
     shape = next((s for s in shapes if s.ranks == spec.ranks), shapes[0])

@@ -10,6 +10,11 @@ Declarations are comments, so the file compiles as it stands::
     // kerneltui: evolve begin mainloop
     // kerneltui: evolve end
 
+In a Python kernel (a file that ends in .py) they begin with `#`, and a tunable is an assignment::
+
+    # kerneltui: tunable BLOCK_M in 64 128
+    BLOCK_M = 128
+
 A value is an integer or a word. `from` takes the value of a tunable as a word, in lower case and without
 the tunable's name in front (`PLACEMENT_FUSED` of PLACEMENT is `fused`).
 """
@@ -17,7 +22,9 @@ the tunable's name in front (`PLACEMENT_FUSED` of PLACEMENT is `fused`).
 from __future__ import annotations
 
 import hashlib
+import io
 import re
+import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,7 +33,7 @@ from kerneltui.model.directive import Directive
 from kerneltui.model.errors import DefinitionError, ExpressionError, RecordError
 from kerneltui.model.expression import Expression, Value, parse_expression
 
-__all__ = ["Kernel", "Region", "Tunable", "TunableKind", "parse_kernel"]
+__all__ = ["Kernel", "Language", "Region", "Tunable", "TunableKind", "parse_kernel"]
 
 _MARK = re.compile(r"^\s*(?://|#)\s*kerneltui:\s*(?P<body>.*?)\s*$")
 _DECLARATION = re.compile(
@@ -48,8 +55,22 @@ _TOKEN = re.compile(
 )
 
 
+class Language(StrEnum):
+    """What a kernel file is written in; its name says so."""
+
+    CPP = "c++"
+    """C++ or CUDA: built by a compiler before anything runs."""
+    PYTHON = "python"
+    """Loaded by the ranks; what it compiles, it compiles in its `setup`."""
+
+    @classmethod
+    def of(cls, file: str) -> Language:
+        """The language of a file."""
+        return cls.PYTHON if file.endswith(".py") else cls.CPP
+
+
 class TunableKind(StrEnum):
-    """Compile-time tunables are `#define`s; run-time tunables share one build."""
+    """Compile-time tunables stand in the text; run-time tunables share one build."""
 
     COMPILE = "compile"
     RUNTIME = "runtime"
@@ -99,6 +120,11 @@ class Kernel:
     _directive: tuple[_DirectiveRule, ...]
 
     @property
+    def language(self) -> Language:
+        """What it is written in."""
+        return Language.of(self.file)
+
+    @property
     def configuration(self) -> dict[str, Value]:
         """The value of every tunable in this text."""
         return {tunable.name: tunable.value for tunable in self.tunables}
@@ -144,7 +170,7 @@ class Kernel:
                 lines[index] = _RUNTIME.sub(rf"\g<1>{text}", lines[index])
             else:
                 index = tunable.line
-                lines[index] = _define(lines[index], name, text)
+                lines[index] = _define(lines[index], name, text, self.language)
         return "\n".join(lines)
 
     def build_text(self) -> str:
@@ -161,7 +187,8 @@ class Kernel:
 
     def token_hash(self) -> str:
         """Returns a hash of the meaning of the text: tokens without comments, plus the configuration."""
-        tokens = _tokens(self.source)
+        python = self.language is Language.PYTHON
+        tokens = _python_tokens(self.source) if python else _tokens(self.source)
         values = [f"{name}={value}" for name, value in sorted(self.configuration.items())]
         return hashlib.sha256("\0".join([*tokens, *values]).encode()).hexdigest()[:16]
 
@@ -270,10 +297,12 @@ def _parse_tunable(body: str, lines: Sequence[str], number: int, file: str) -> T
         if match["default"] is not None:
             raise DefinitionError(file, where, "only a runtime tunable has a 'default'")
         following = lines[number] if number < len(lines) else ""
-        define = re.match(rf"^\s*#\s*define\s+{match['name']}\s+(\S+)", following)
+        define = _definition(match["name"], Language.of(file)).match(following)
         if not define:
-            raise DefinitionError(file, where, f"the next line must be '#define {match['name']} …'")
-        text = define[1]
+            wanted = "{} = …" if Language.of(file) is Language.PYTHON else "#define {} …"
+            expected = wanted.format(match["name"])
+            raise DefinitionError(file, where, f"the next line must be '{expected}'")
+        text = define["value"]
     if _value(text) not in values:
         raise DefinitionError(file, where, f"{match['name']} is {text}, not one of its values")
     return Tunable(match["name"], kind, values, _value(text), condition, number)
@@ -307,5 +336,27 @@ def _value(word: str) -> Value:
     return int(word) if re.fullmatch(r"-?\d+", word) else word
 
 
-def _define(line: str, name: str, value: str) -> str:
-    return re.sub(rf"(#\s*define\s+{name}\s+)\S+", rf"\g<1>{value}", line, count=1)
+def _python_tokens(text: str) -> list[str]:
+    """Splits Python into tokens; ends of lines and indents are part of its meaning."""
+    found: list[str] = []
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
+                found.append(tokenize.tok_name[token.type])
+            elif token.type not in (tokenize.COMMENT, tokenize.NL):
+                found.append(token.string)
+    except (tokenize.TokenError, SyntaxError):
+        return [text]  # it will be refused; until then it is no other program's equal
+    return found
+
+
+def _definition(name: str, language: Language) -> re.Pattern[str]:
+    """The line that gives a compile-time tunable its value."""
+    if language is Language.PYTHON:
+        head = rf"{name}(?:\s*:\s*[\w.]+)?\s*=\s*[\"']?"
+        return re.compile(rf"^(?P<head>{head})(?P<value>-?\w+)(?=[\"']?\s*(?:#.*)?$)")
+    return re.compile(rf"^(?P<head>\s*#\s*define\s+{name}\s+)(?P<value>\S+)")
+
+
+def _define(line: str, name: str, value: str, language: Language) -> str:
+    return _definition(name, language).sub(rf"\g<head>{value}", line, count=1)

@@ -130,6 +130,14 @@ int ht_take_sample(ht_sample *s, ht_failure *failure) {
     return HT_DONE;
 }
 
+/* Flags, for kernels that are not written in C. */
+void ht_raise(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+
+void ht_wait(const uint64_t *word, uint64_t value) {
+    for (int spins = 0; __atomic_load_n(word, __ATOMIC_ACQUIRE) < value;)
+        ++spins < kSpinsBeforeYield ? relax() : static_cast<void>(sched_yield());
+}
+
 /* Cycles of the counter per second, over `span_ns` of CLOCK_MONOTONIC; 0 where there is no counter. */
 double ht_tick_rate(uint64_t span_ns) {
     const uint64_t start = now_ns(), first = ticks();

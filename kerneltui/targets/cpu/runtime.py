@@ -11,6 +11,7 @@ from typing import Self
 from kerneltui.model.reading import GpuReading
 from kerneltui.targets.cpu.memory import GroupMemory
 from kerneltui.targets.cpu.toolchain import CpuToolchain
+from kerneltui.targets.cuda.policy import DEFAULT_POLICY
 from kerneltui.targets.group import RankGroup
 from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import GroupRole, JudgePlace, Limits
@@ -61,6 +62,7 @@ class CpuTarget:
         self._confine = confine
         self.cache = cache
         self.lock = lock or MachineLock()
+        self.policy = DEFAULT_POLICY
         self.toolchain = CpuToolchain(cache / "builds", lock=self.lock)
         self._processes = RankProcesses(
             WORKER_ENTRY, _ENVIRONMENT, GroupTraits(make_memory=GroupMemory.create)
@@ -130,9 +132,20 @@ class CpuTarget:
         self._processes.close()
 
     def open_group(
-        self, role: GroupRole, ranks: int, *, limits: Limits | None = None
+        self,
+        role: GroupRole,
+        ranks: int,
+        *,
+        limits: Limits | None = None,
+        compiles: bool = False,
     ) -> RankGroup[GroupMemory]:
         """Starts a group of ranks and waits until all are ready and confined.
+
+        Args:
+            role: Whose code it runs.
+            ranks: How many there are.
+            limits: Times and sizes.
+            compiles: Whether a kernel comes that compiles itself in its `setup`; nothing can here.
 
         Raises:
             RankFailure: If a rank does not start.

@@ -23,6 +23,8 @@ __all__ = [
     "granularity",
     "map_shared",
     "multiprocessors",
+    "wait_flag",
+    "write_flag",
 ]
 
 _PINNED, _POSIX_DESCRIPTOR, _LOCATION_DEVICE, _READ_WRITE = 1, 1, 1, 3
@@ -235,6 +237,26 @@ def map_shared(descriptor: int, nbytes: int, devices: tuple[int, ...]) -> Mappin
         mapping.close()
         raise
     return mapping
+
+
+def write_flag(stream: int, place: int, value: int) -> None:
+    """Enqueues the store of a 64-bit word, after everything that the stream stored before.
+
+    Raises:
+        DriverError: If the driver refuses.
+    """
+    word, here = ctypes.c_ulonglong(value), ctypes.c_ulonglong(place)
+    _call("cuStreamWriteValue64_v2", ctypes.c_void_p(stream), here, word, ctypes.c_uint(0))
+
+
+def wait_flag(stream: int, place: int, value: int) -> None:
+    """Has a stream wait until a 64-bit word is at least a value.
+
+    Raises:
+        DriverError: If the driver refuses.
+    """
+    word, here = ctypes.c_ulonglong(value), ctypes.c_ulonglong(place)
+    _call("cuStreamWaitValue64_v2", ctypes.c_void_p(stream), here, word, ctypes.c_uint(0))
 
 
 def _properties(device: int) -> _AllocationProperties:

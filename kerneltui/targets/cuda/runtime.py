@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from kerneltui.model.limit import Ceilings
 from kerneltui.model.reading import GpuReading
+from kerneltui.model.record import canonical_json
 from kerneltui.targets.buffers import SharedMemory
 from kerneltui.targets.cuda import driver
 from kerneltui.targets.cuda.ceilings import (
@@ -217,6 +218,8 @@ class CudaTarget:
             "confine": self._confine,
             "harness": str(harness.library.resolve()),
             "readable": [str(self.cache.resolve())],
+            "compiles": compiles,
+            "policy": canonical_json(self.policy).decode(),
         }
         group = self._processes.open(role, ranks, limits, options)
         self._level = group.sandbox_level
