@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         TimelineReady,
         Updated,
     )
+    from kerneltui.tui.reports import Reports
     from kerneltui.tui.screens.panels import PanelScreen
     from kerneltui.tui.sources import Sources
 
@@ -87,6 +88,7 @@ class KernelTui(App[Quit], inherit_bindings=False):
         self._base: PanelScreen | None = None
         self.feed: Feed
         self.sources: Sources
+        self.reports: Reports
         self._interrupted: int | None = None
         self._shown_title = ""
         self.register_theme(DARK_THEME)
@@ -111,12 +113,14 @@ class KernelTui(App[Quit], inherit_bindings=False):
     def _furnish(self) -> None:
         """Brings in the real screen, which starts the engine once it can take what comes."""
         from kerneltui.tui.feed import Feed
+        from kerneltui.tui.reports import Reports
         from kerneltui.tui.screens.replay import ReplayScreen
         from kerneltui.tui.screens.tuning import TuningScreen
         from kerneltui.tui.sources import Sources
 
         self.feed = Feed(self.post_message, readonly=self._readonly or self._replay)
         self.sources = Sources(self.feed.ask)
+        self.reports = Reports(self.feed.ask)
         snapshot = self.feed.snapshot
         replay = self._replay
         self._base = ReplayScreen(snapshot, self._step) if replay else TuningScreen(snapshot)

@@ -206,6 +206,14 @@ ACTIONS: tuple[Action, ...] = (
         "palette", ("ctrl+p", ":"), "palette", "every action, and why it cannot be used", _G, "", 90
     ),
     Action("help", ("?", "f1"), "help", "the keys of this screen", _G, "", 91),
+    Action(
+        "code.machine",
+        ("M",),
+        "machine code",
+        "compare the machine code with that of the parent, in the codegen tab",
+        _G,
+        "ReadMachineCode",
+    ),
     # Moving
     Action("move.down", ("j", "down"), "down", "one row down", _M),
     Action("move.up", ("k", "up"), "up", "one row up", _M),

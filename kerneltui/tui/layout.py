@@ -7,7 +7,7 @@ Works down to 60x16; below that only a notice is shown.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 __all__ = ["MINIMUM", "Panel", "Plan", "Rect", "Zoom", "plan_replay", "plan_tuning"]
@@ -17,6 +17,7 @@ NORMAL_WIDTH = 100
 WIDE_WIDTH = 160
 TALL_HEIGHT = 32
 _LEFT = 46
+_STRIP_SPARE = 3  # a lower screen needs its rows for the list and the diff
 _RIGHT = 50
 
 
@@ -24,6 +25,7 @@ class Panel(StrEnum):
     """The parts of a screen; the value is the id of its widget."""
 
     HEADER = "header"
+    GPUS = "gpus"
     CANDIDATES = "candidates"
     MAIN = "main"
     BENCH = "bench"
@@ -81,9 +83,21 @@ def _stack(x: int, y: int, width: int, *parts: tuple[Panel, int]) -> dict[Panel,
 
 
 def plan_tuning(
-    width: int, height: int, zoom: Zoom = Zoom.NORMAL, focused: Panel = Panel.CANDIDATES
+    width: int,
+    height: int,
+    zoom: Zoom = Zoom.NORMAL,
+    focused: Panel = Panel.CANDIDATES,
+    *,
+    gpus: bool = False,
 ) -> Plan:
-    """Returns where the panels of the tuning screen lie."""
+    """Returns where the panels of the tuning screen lie; with the strip of GPUs if there are any."""
+    if gpus and width >= MINIMUM[0] and height > MINIMUM[1] + _STRIP_SPARE:
+        below = plan_tuning(width, height - 1, zoom, focused)
+        moved = {
+            panel: rect if panel is Panel.HEADER else replace(rect, y=rect.y + 1)
+            for panel, rect in below.panels.items()
+        }
+        return Plan({**moved, Panel.GPUS: Rect(0, 1, width, 1)}, below.tree)
     small = _too_small(width, height)
     if small:
         return small

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kerneltui.model.command import Progress
+from kerneltui.model.reading import GpuReading, decode_readings
 from kerneltui.model.state import State
 
 __all__ = ["Activity", "Link", "Live", "Round", "Snapshot"]
@@ -59,6 +60,8 @@ class Live:
     rounds: Mapping[str, Round] = field(default_factory=_rounds)
     streams: Mapping[str, str] = field(default_factory=_streams)
     calibration: str = ""
+    readings: tuple[GpuReading, ...] = ()
+    earlier_readings: tuple[GpuReading, ...] = ()
 
     def fold(self, progress: Progress) -> Live:
         """Returns what goes on after one more progress report; lines for the job log change nothing."""
@@ -76,6 +79,11 @@ class Live:
                 return replace(self, rounds={**self.rounds, progress.about: entry})
             case "calibration":
                 return replace(self, calibration=progress.text)
+            case "gpu":
+                found = decode_readings(progress.extra.get("readings", ""))
+                if not found or found == self.readings:  # none, or those of the second before
+                    return self
+                return replace(self, readings=found, earlier_readings=self.readings)
             case "stream":
                 text = (self.streams.get(progress.about, "") + progress.text)[-_STREAM_KEPT:]
                 return replace(self, streams={**self.streams, progress.about: text})

@@ -21,6 +21,7 @@ from kerneltui.tui.layout import Panel, Plan, Zoom, plan_replay
 from kerneltui.tui.screens.copying import copy_menu
 from kerneltui.tui.screens.dialogs import NoteDialog
 from kerneltui.tui.screens.panels import Handler, PanelScreen
+from kerneltui.tui.screens.reporting import Reporting
 from kerneltui.tui.sources import Loaded, SourceError
 from kerneltui.tui.text import Line, content
 from kerneltui.tui.timeline import Timeline, event_text
@@ -64,6 +65,13 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
         self._mark: int | None = None
         self.loaded: Loaded | None = None
         self._loading: tuple[str, str] | None = None
+        self._reporting = Reporting(self)
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """The candidate that the step is about."""
+        state = self.snapshot.state
+        return state.candidates.get(self.timeline.candidate_at(self.step, state))
 
     @property
     def owner(self) -> KernelTui:
@@ -186,6 +194,7 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
         room = bench.size.width - 12
         set_title(bench, Content(f"3 Bench then  {chart.title_for(room - 5)}"))
         set_subtitle(bench, content(difference_text(state, candidate, room)))
+        self._reporting.draw()
         if candidate is None:
             self.main.diff.wait_for("no candidate yet")
             return
@@ -215,6 +224,11 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
     def _show_loaded(self, loaded: Loaded) -> None:
         self.loaded = loaded
         self.main.show_source(loaded)
+
+    def on_main_panel_tab_opened(self, event: MainPanel.TabOpened) -> None:
+        """Shows what the tab needs."""
+        event.stop()
+        self._reporting.draw()
 
     def on_line_view_cursor_moved(self, event: LineView.CursorMoved) -> None:
         """Goes to the step of the event under the cursor."""
@@ -249,6 +263,8 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
 
     def refusal(self, id_: str) -> str:
         """Returns why an action cannot be done now, or nothing."""
+        if id_ == "code.machine":
+            return self._reporting.machine_code_refusal()
         if id_.startswith("replay.") and not len(self.timeline):
             return "the journal is still being read"
         return ""
@@ -274,6 +290,7 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
             "replay.mark": self._set_mark,
             "filter": self._open_filter,
             "copy": self._copy,
+            "code.machine": self._reporting.machine_code,
             "escape": self._escape,
             "interrupt": self.owner.interrupt,
             "quit": self.owner.ask_quit,
@@ -321,10 +338,9 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
             self.go(back)
 
     def _copy(self) -> None:
-        state = self.snapshot.state
-        candidate = state.candidates.get(self.timeline.candidate_at(self.step, state))
+        candidate = self.candidate
         if candidate:
-            copy_menu(self.owner, state, candidate, self.loaded, self.say)
+            copy_menu(self.owner, self.snapshot.state, candidate, self.loaded, self.say)
 
     def _escape(self) -> None:
         if self.zoom is not Zoom.NORMAL:

@@ -16,6 +16,7 @@ from kerneltui.tui import decide
 from kerneltui.tui.decide import Displayed
 from kerneltui.tui.draw.agents import agents_lines, agents_summary, strip_line
 from kerneltui.tui.draw.chart import chart_lines, chart_of, difference_text, shape_charts
+from kerneltui.tui.draw.gpus import gpu_line
 from kerneltui.tui.draw.header import header_line, hints_line
 from kerneltui.tui.draw.tables import machine_lines
 from kerneltui.tui.format import mode_word
@@ -24,6 +25,7 @@ from kerneltui.tui.layout import Panel, Plan, Zoom, plan_tuning
 from kerneltui.tui.screens.copying import copy_menu
 from kerneltui.tui.screens.deciding import Deciding
 from kerneltui.tui.screens.panels import Handler, PanelScreen
+from kerneltui.tui.screens.reporting import Reporting
 from kerneltui.tui.sources import Loaded, SourceError
 from kerneltui.tui.text import Line, content, plain
 from kerneltui.tui.view import Snapshot
@@ -71,6 +73,8 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         self._loading: tuple[str, str, str] | None = None
         self._soon: Timer | None = None
         self._deciding = Deciding(self)
+        self._reporting = Reporting(self)
+        self._gpus = False
 
     @property
     def owner(self) -> KernelTui:
@@ -80,6 +84,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
     def compose(self) -> ComposeResult:
         """Yields the panels; the plan says which are on screen."""
         yield LineView(id=Panel.HEADER, focusable=False)
+        yield LineView(id=Panel.GPUS, focusable=False)
         yield CandidatesPanel(id=Panel.CANDIDATES)
         yield MainPanel(id=Panel.MAIN, deciding=True)
         yield LineView(id=Panel.BENCH, classes="panel")
@@ -143,7 +148,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
 
     def plan(self, width: int, height: int) -> Plan:
         """Returns where the panels lie."""
-        return plan_tuning(width, height, self.zoom, self.focused_panel)
+        return plan_tuning(width, height, self.zoom, self.focused_panel, gpus=self._gpus)
 
     def replan(self) -> None:
         """Lays out again, the list as a tree where there is room."""
@@ -179,6 +184,9 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         """Shows a new snapshot."""
         before = {c.id for c in self.snapshot.state.pending()}
         self.snapshot = snapshot
+        if bool(snapshot.live.readings) != self._gpus:
+            self._gpus = bool(snapshot.live.readings)
+            self.replan()
         self.candidates.show(snapshot)
         self.show_candidate()
         self.tick()
@@ -198,6 +206,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
     def show_candidate(self) -> None:
         """Shows the selected candidate, and loads its texts when they are not there."""
         candidate = self.candidate
+        self._reporting.draw()
         if candidate is None:
             self.draw_bench()
             return
@@ -263,6 +272,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         snapshot, now = self.snapshot, self.owner.clock()
         state, live = snapshot.state, snapshot.live
         self._line(Panel.HEADER).show(lambda w, _h: [header_line(snapshot, now, w)])
+        self._line(Panel.GPUS).show(lambda w, _h: [gpu_line(state, live, w)])
         self._line(Panel.STRIP).show(lambda w, _h: [strip_line(state, live, now, w)])
         agents = self._line(Panel.AGENTS)
         agents.show(lambda w, _h: agents_lines(state, live, w))
@@ -283,6 +293,11 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         """Nothing depends on hunks outside the main panel."""
         event.stop()
 
+    def on_main_panel_tab_opened(self, event: MainPanel.TabOpened) -> None:
+        """Shows what the tab needs."""
+        event.stop()
+        self._reporting.draw()
+
     def on_descendant_focus(self) -> None:
         """Shows the hints of what has the focus."""
         self.draw_footer()
@@ -295,6 +310,8 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
 
     def refusal(self, id_: str) -> str:
         """Returns why an action cannot be done now, or nothing."""
+        if id_ == "code.machine":
+            return self._reporting.machine_code_refusal()
         return self._deciding.refusal(id_)
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -323,6 +340,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
             "list.sort": lambda: self.say(f"sorted by {self.candidates.next_sort()}"),
             "filter": self.candidates.open_filter,
             "copy": self._copy,
+            "code.machine": self._reporting.machine_code,
             "escape": self._escape,
             "interrupt": self.owner.interrupt,
             "quit": self.owner.ask_quit,

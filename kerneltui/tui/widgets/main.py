@@ -24,9 +24,12 @@ from kerneltui.tui.view import Snapshot
 from kerneltui.tui.widgets.lineview import LineView
 from kerneltui.tui.widgets.titles import set_subtitle, set_title
 
-__all__ = ["JOB_LINES", "TABS", "DecisionDiff", "DiffView", "MainPanel"]
+__all__ = ["GPU_TABS", "JOB_LINES", "TABS", "DecisionDiff", "DiffView", "MainPanel"]
 
 TABS = ("Diff", "Code", "Log", "Jobs", "Bench", "Directive")
+GPU_TABS = ("Codegen", "Counters")
+"""Tabs of a target whose code runs on GPUs."""
+
 JOB_LINES = 5_000
 
 
@@ -123,11 +126,15 @@ class DecisionDiff(DiffView, inherit_bindings=False):
 class MainPanel(Vertical):
     """The tabs. What they show belongs to one candidate, except for the job log."""
 
+    class TabOpened(Message):
+        """Another tab is on screen."""
+
     def __init__(self, *, id: str, deciding: bool, number: str = "2 ") -> None:
         super().__init__(id=id, classes="panel")
         self._deciding = deciding
         self._number = number
         self.tab = "Diff"
+        self.tabs = TABS
         self.jobs: deque[str] = deque(maxlen=JOB_LINES)
         self._note = ""
 
@@ -139,6 +146,8 @@ class MainPanel(Vertical):
         yield LineView(id="tab-jobs", follow=True)
         yield LineView(id="tab-bench")
         yield LineView(id="tab-directive")
+        for name in GPU_TABS:
+            yield LineView(id=f"tab-{name.lower()}")
 
     def on_mount(self) -> None:
         """Shows the first tab."""
@@ -163,19 +172,27 @@ class MainPanel(Vertical):
         """Shows a tab; the focus goes along when it was in this panel."""
         inside = self.screen.focused in list(self.query(LineView))
         self.tab = tab
-        for name in TABS:
+        for name in (*TABS, *GPU_TABS):
             self.view(name).display = name == tab
         if inside:
             self.current.focus()
         self._retitle()
+        self.post_message(self.TabOpened())
+
+    def offer_tabs(self, *, gpus: bool) -> None:
+        """Says whether there are the tabs of a target with GPUs."""
+        tabs = (*TABS, *GPU_TABS) if gpus else TABS
+        if tabs != self.tabs:
+            self.tabs = tabs
+            self._retitle()
 
     def step_tab(self, direction: int) -> None:
         """Shows the next or previous tab."""
-        self.open_tab(TABS[(TABS.index(self.tab) + direction) % len(TABS)])
+        self.open_tab(self.tabs[(self.tabs.index(self.tab) + direction) % len(self.tabs)])
 
     def _retitle(self) -> None:
         text, start = self._number, 0
-        for name in TABS:
+        for name in self._titles():
             if name == self.tab:
                 start = len(text)
                 text += f"[{name}] "
@@ -186,9 +203,18 @@ class MainPanel(Vertical):
         set_title(self, Content(text, [span]))
         set_subtitle(self, Content(self._subtitle()))
 
+    def _titles(self) -> Sequence[str]:
+        """The names of the tabs, or those around the one on screen when there is no room for all."""
+        room = self.size.width - len(self._number) - 4
+        first, last = 0, len(self.tabs)
+        at = self.tabs.index(self.tab)
+        while first < at and sum(len(name) + 2 for name in self.tabs[first:last]) > room > 0:
+            first += 1
+        return self.tabs[first:last]
+
     def _subtitle(self) -> str:
         if self.tab != "Diff":
-            return self._note if self.tab in ("Code", "Bench") else ""
+            return self._note if self.tab in ("Code", "Bench", *GPU_TABS) else ""
         diff = self.diff.diff
         if diff is None or not diff.hunks:
             return ""
