@@ -18,6 +18,7 @@ A text can hide what it does; the sandbox, the guard of the rank and the judge d
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -110,6 +111,8 @@ class _Reader:
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 self._bases.add(id(node.value))
+            elif isinstance(node, ast.Call) and _calls(node, "hasattr"):
+                self._bases |= {id(argument) for argument in node.args[:1]}
         for node in ast.walk(self._tree):
             yield from self._node(node)
 
@@ -241,6 +244,10 @@ def _chain(node: ast.expr) -> list[str]:
     return [node.id, *reversed(parts)]
 
 
+def _calls(node: ast.Call, name: str) -> bool:
+    return isinstance(node.func, ast.Name) and node.func.id == name
+
+
 def _dunder(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
 
@@ -265,7 +272,8 @@ def _against_policy(tree: ast.Module, policy: MachinePolicy) -> Iterator[Finding
             names.setdefault(line, set()).update(node.name.split("."))
         text = _folded(node)
         if text and id(node) not in prose:
-            for finding in (*policy.check_source(text), *policy.check_ptx(text)):
+            found = (*policy.check_source(text), *policy.check_ptx(text))
+            for finding in (*found, *policy.check_source(json.dumps(text))):
                 yield replace(finding, line=line + max(0, finding.line - 1))
     for line, words in names.items():
         for finding in policy.check_source(" ".join(sorted(words))):

@@ -66,9 +66,11 @@ ALLOWED_BELOW: Mapping[str, frozenset[str]] = {
     "triton": frozenset(
         {
             *("Config", "cdiv", "constexpr_function", "heuristics", "jit", "language"),
-            *("next_power_of_2", "set_allocator"),
+            *("next_power_of_2", "set_allocator", "tools"),
         }
     ),
+    "triton.tools": frozenset({"tensor_descriptor"}),
+    "triton.tools.tensor_descriptor": frozenset({"TensorDescriptor"}),
     "cupy.cuda": frozenset({"Event", "ExternalStream", "Stream", "get_current_stream"}),
     "collections": frozenset({"ChainMap", "Counter", "OrderedDict", "abc", "defaultdict", "deque",
                               "namedtuple"}),

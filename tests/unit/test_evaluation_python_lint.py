@@ -1,0 +1,131 @@
+"""What a Python kernel may not say, each with its neighbour that it may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kerneltui.evaluation.outcome import KernelFault
+from kerneltui.evaluation.python_lint import check_policy, lint_python, python_labels
+from kerneltui.evaluation.stand import identity_of, kernel_text, lint
+from kerneltui.model.kernel import parse_kernel
+from kerneltui.model.measurement import FailureKind
+from kerneltui.targets.cuda.policy import DEFAULT_POLICY
+
+ROOT = Path(__file__).parents[2]
+RUN = "def run(context, state, set, epoch):\n    pass\n"
+
+
+def rules(source: str) -> set[str]:
+    return {finding.rule for finding in lint_python(source)}
+
+
+def body(line: str, head: str = "import torch") -> str:
+    return f"{head}\ndef run(context, state, set, epoch):\n    {line}\n"
+
+
+@pytest.mark.parametrize(
+    ("bad", "rule", "good"),
+    [
+        ("def other(context): pass", "Y01", RUN),
+        ("def run(context): pass", "Y01", RUN),
+        ("def run(:", "Y01", RUN),
+        (f"import os\n{RUN}", "Y02", f"import math\n{RUN}"),
+        (f"import ctypes as c\n{RUN}", "Y02", f"import numpy as np\n{RUN}"),
+        (f"import kerneltui.evaluation.worker_kernel\n{RUN}", "Y02", f"import cupy\n{RUN}"),
+        (f"from subprocess import run as go\n{RUN}", "Y02", f"from math import ceil\n{RUN}"),
+        (f"from . import other\n{RUN}", "Y02", f"import triton\n{RUN}"),
+        (f"from torch import *\n{RUN}", "Y02", f"from torch import mm\n{RUN}"),
+        (body("eval('1')"), "Y03", body("max(1, 2)")),
+        (body("open('x').read()"), "Y03", body("print('x')")),
+        (body("getattr(torch, 'l' + 'oad')('x')"), "Y03", body("hasattr(torch, 'float8_e5m2')")),
+        (body("__import__('os')"), "Y03", body("__name__")),
+        (body("context.__class__"), "Y04", body("context.rank")),
+        (body("(lambda: 0).__globals__"), "Y04", body("(lambda: 0)()")),
+        (body("error.tb_frame.f_back"), "Y04", body("error.args")),
+        (body("torch._C"), "Y04", body("torch.mm")),
+        (
+            "class A:\n    def __getattr__(self, n): pass\n" + RUN,
+            "Y04",
+            "class A:\n    def __init__(self): self._own = 1\n" + RUN,
+        ),
+        (body("torch.load('x')"), "Y05", body("torch.empty(3)")),
+        (body("torch.sys.modules"), "Y05", body("torch.select(x, 0, 1)")),
+        (body("torch.backends.cuda.matmul.allow_tf32"), "Y05", body("torch.matmul(a, b)")),
+        (body("torch.set_num_threads(64)"), "Y05", body("torch.add(a, b)")),
+        (body("torch.compile(f)"), "Y05", body("torch.addmm(a, b, c)")),
+        (body("torch.ops.load_library('x')"), "Y05", body("torch.bmm(a, b)")),
+        (body("torch.cuda.set_stream(s)"), "Y05", body("torch.cuda.stream(s)")),
+        (body("torch.cuda.memory.x"), "Y05", body("torch.cuda.Event()")),
+        (body("F.x", "import torch.utils.cpp_extension as F"), "Y05",
+         body("F.relu(x)", "import torch.nn.functional as F")),
+        (body("np.lib.x", "import numpy as np"), "Y05", body("np.dot(a, b)", "import numpy as np")),
+        (body("t", "from triton import autotune as t"), "Y05", body("t", "from triton import jit as t")),
+        (body("tl.core.os", "import triton.language as tl"), "Y05",
+         body("tl.dot(a, b)", "import triton.language as tl")),
+        (body("cp.cuda.runtime", "import cupy as cp"), "Y05",
+         body("cp.cuda.Stream()", "import cupy as cp")),
+        (body("t = torch"), "Y06", body("t = torch.mm")),
+        (body("c = torch.cuda"), "Y06", body("c = torch.cuda.Stream")),
+        (body("torch.mm = other"), "Y07", body("mm = torch.mm")),
+        (body("Tensor.copy_ = f", "from torch import Tensor"), "Y07",
+         body("x = Tensor", "from torch import Tensor")),
+        (body("del torch.mm"), "Y07", body("del state")),
+        (body("context.rank = 3"), "Y07", body("state.rank = 3")),
+        (body("a, torch.Tensor.add = 1, 2"), "Y07", body("a, b = 1, 2")),
+    ],
+)  # fmt: skip
+def test_each_rule_finds_its_fault_and_nothing_beside_it(bad, rule, good):
+    assert rule in rules(bad), lint_python(bad)
+    assert not rules(good), lint_python(good)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        body('''tl.inline_asm_elementwise("multimem.ld_reduce.relaxed.sys.f32 $0, [$1];", "=r,l")'''),
+        body("""cp.RawKernel('extern "C" __global__ void k() { asm("multimem.red.add [%0];"); }', 'k')"""),
+        body("'cuMulticast' + 'Create'"),
+        body("f'cuMulticastCreate'"),
+        body("x.multicast_ptr"),
+        body("f(multimem=True)"),
+        body("environ"),
+        body("run_it('nvidia-smi -r')"),
+    ],
+)
+def test_what_the_policy_forbids_is_found_in_names_and_texts(bad):
+    (finding, *_) = check_policy(bad, DEFAULT_POLICY)
+    assert finding.line == 3
+
+
+def test_words_about_it_are_allowed():
+    text = '"""No multimem here, and no cuMulticastCreate."""\n# multimem.red.add\n' + RUN
+    assert not check_policy(text, DEFAULT_POLICY)
+
+
+def test_labels():
+    text = "import torch, triton\n" + body("global x; y.item(); torch.cuda.Event()", "import numpy")
+    assert python_labels(text) == ["static state", "torch", "triton", "waits for the device"]
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.glob("kernels/*/*.py")), ids=lambda file: file.name)
+def test_the_kernels_of_the_library_pass(file):
+    text = file.read_text(encoding="utf-8")
+    assert not lint_python(text)
+    assert not check_policy(text, DEFAULT_POLICY)
+
+
+def test_a_refusal_names_file_line_and_what_to_do():
+    kernel = parse_kernel(f"import socket\n{RUN}", "mine.py")
+    with pytest.raises(KernelFault) as caught:
+        lint(kernel, "cuda")
+    assert caught.value.kind is FailureKind.REFUSED
+    assert caught.value.reason.startswith("mine.py:1: error: Y02: a kernel does not import socket")
+
+
+def test_the_built_text_holds_the_identity_and_is_python():
+    kernel = parse_kernel(RUN, "mine.py")
+    text = kernel_text(kernel)
+    assert identity_of(kernel) in text
+    compile(text, "mine.py", "exec")
