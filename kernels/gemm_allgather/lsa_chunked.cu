@@ -37,7 +37,7 @@
 
 // Who copies a chunk: the copy engine, or CTAs that store to the peers' memory.
 // kerneltui: tunable BACKEND in copy_engine lsa
-#define BACKEND copy_engine
+#define BACKEND lsa
 // Chunks are pushed on a side stream, under the next chunk's product, or on the caller's stream.
 // kerneltui: tunable PLACEMENT in stream_overlap split_put_wait
 #define PLACEMENT stream_overlap

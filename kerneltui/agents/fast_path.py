@@ -14,7 +14,7 @@ from kerneltui.model.candidate import AgentName, Candidate, Origin, Phase
 from kerneltui.model.directive import Backend
 from kerneltui.model.kernel import Kernel
 
-__all__ = ["OfflineFastPath", "landing_point"]
+__all__ = ["OfflineFastPath", "from_library", "landing_point"]
 
 
 def landing_point(view: SearchView) -> Candidate | None:
@@ -24,6 +24,22 @@ def landing_point(view: SearchView) -> Candidate | None:
         if device and candidate.phase is Phase.MEASURED:
             return candidate
     return None
+
+
+def from_library(kernel: Kernel, view: SearchView, agent: AgentName, parent: str) -> Proposal:
+    """Returns a library kernel as a transform of a candidate."""
+    directive = kernel.directive(view.shapes[0])
+    return Proposal(
+        source=kernel.source,
+        reason=f"{kernel.file}: {directive.placement}, {directive.backend} by the rank itself",
+        agent=agent,
+        origin=Origin.TRANSFORM,
+        parents=(parent,),
+        directive=directive,
+        seed_file=kernel.file,
+        generation=1 + view.state.candidates[parent].generation,
+        configuration={name: str(value) for name, value in kernel.configuration.items()},
+    )
 
 
 @dataclass(slots=True)
@@ -45,18 +61,7 @@ class OfflineFastPath:
         for kernel in self.library:
             if kernel.file in tried:
                 continue
-            directive = kernel.directive(view.shapes[0])
-            return Proposal(
-                source=kernel.source,
-                reason=f"{kernel.file}: {directive.placement}, {directive.backend} by the rank itself",
-                agent=self.name,
-                origin=Origin.TRANSFORM,
-                parents=(view.state.incumbent,),
-                directive=directive,
-                seed_file=kernel.file,
-                generation=1,
-                configuration={name: str(value) for name, value in kernel.configuration.items()},
-            )
+            return from_library(kernel, view, self.name, view.state.incumbent)
         return None
 
     def status(self, view: SearchView) -> str:

@@ -1,4 +1,7 @@
-"""The offline slow path: the search strategy over tunables and directive values.
+"""The offline slow path: other kernels of the library, then a search over tunables and directive values.
+
+Where the fast path has landed, the library kernels that it did not need are tried as they are; the choices
+of the best are searched.
 
 Every proposal is an ordinary change of the kernel text with a one-line reason. What the agent knows is
 told to it again from the state, so a resumed session goes on where it was.
@@ -7,10 +10,10 @@ told to it again from the state, so a resumed session goes on where it was.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kerneltui.agents.fast_path import landing_point
+from kerneltui.agents.fast_path import from_library, landing_point
 from kerneltui.agents.port import Proposal, SearchView
 from kerneltui.model.candidate import (
     AgentName,
@@ -58,6 +61,19 @@ def kernel_space(kernel: Kernel, shapes: list[Mapping[str, int]]) -> Space:
     return Space.of(parameters, constraints)
 
 
+def _best_of_library(view: SearchView, landed: Candidate) -> Candidate:
+    """The fastest kernel that stands as it does in the library, against the reference."""
+    return max(
+        (
+            candidate
+            for candidate in view.state.candidates.values()
+            if candidate.origin is Origin.TRANSFORM and candidate.phase is Phase.MEASURED
+        ),
+        key=lambda candidate: candidate.measurement.ratio if candidate.measurement else 0.0,
+        default=landed,
+    )
+
+
 def _texts() -> dict[tuple[Value, ...], str]:
     return {}
 
@@ -68,10 +84,17 @@ def _told() -> dict[str, tuple[Phase, int]]:
 
 @dataclass(slots=True)
 class OfflineSlowPath:
-    """Evolves the landing point of the fast path by its declared choices."""
+    """Evolves the landing point of the fast path: by another kernel, and by declared choices.
+
+    Args:
+        seed: Of the search.
+        budget: Candidates that it may take.
+        library: Kernels of the workload.
+    """
 
     seed: int
     budget: int
+    library: Sequence[Kernel] = ()
     name: AgentName = AgentName.SLOW
     _kernel: Kernel | None = None
     _strategy: Strategy | None = None
@@ -82,7 +105,10 @@ class OfflineSlowPath:
     _refused: tuple[str, ...] = ()
 
     def propose(self, view: SearchView) -> Proposal | None:
-        """Returns the strategy's next configuration as a kernel text."""
+        """Returns the next library kernel, then the strategy's next configuration as a kernel text."""
+        other = self._from_library(view)
+        if other is not None:
+            return other
         strategy = self._prepare(view)
         kernel = self._kernel
         if strategy is None or kernel is None:
@@ -94,12 +120,13 @@ class OfflineSlowPath:
         answer = answers[0]
         configuration = dict(zip(self._names(), answer.configuration, strict=True))
         landed = landing_point(view)
+        start = _best_of_library(view, landed) if landed else None
         parents = [
             self._ids[part]
             for part in (answer.parent, answer.second_parent)
             if part is not None and part in self._ids
         ]
-        parent = parents[0] if parents else (landed.id if landed else view.state.incumbent)
+        parent = parents[0] if parents else (start.id if start else view.state.incumbent)
         base = self._base_text(view, parent)
         generation = 1 + view.state.candidates[parent].generation
         changed = base.render(configuration)
@@ -138,12 +165,25 @@ class OfflineSlowPath:
         landed = landing_point(view)
         if landed is None:
             return None
-        kernel = parse_kernel(view.source(landed.id), landed.seed_file)
+        start = _best_of_library(view, landed)
+        kernel = parse_kernel(view.source(start.id), start.seed_file)
         space = kernel_space(kernel, list(view.shapes))
-        start = tuple(kernel.configuration.values())
         self._kernel = kernel
-        self._strategy = OfflineStrategy(space, self.seed, [start], budget=self.budget)
+        first = tuple(kernel.configuration.values())
+        self._strategy = OfflineStrategy(space, self.seed, [first], budget=self.budget)
         return self._strategy
+
+    def _from_library(self, view: SearchView) -> Proposal | None:
+        """Returns a library kernel that nobody has tried, once the fast path has landed."""
+        landed = landing_point(view)
+        if landed is None:
+            return None
+        tried = {candidate.seed_file for candidate in view.state.candidates.values()}
+        for kernel in self.library:
+            if kernel.file not in tried:
+                best = _best_of_library(view, landed)
+                return from_library(kernel, view, self.name, best.id)
+        return None
 
     def _names(self) -> tuple[str, ...]:
         return tuple(self._kernel.configuration) if self._kernel else ()
@@ -203,6 +243,8 @@ class OfflineSlowPath:
 
     def _configuration(self, candidate: Candidate, kernel: Kernel) -> tuple[Value, ...] | None:
         if candidate.origin not in (Origin.TRANSFORM, Origin.TUNABLES, Origin.CROSSOVER):
+            return None
+        if candidate.seed_file != kernel.file:
             return None
         values: list[Value] = []
         for tunable in kernel.tunables:

@@ -144,7 +144,7 @@ class _Engine:
             budget = setup.start.candidates or DEFAULT_BUDGET
             agents = [
                 OfflineFastPath(library_kernels(workload, spec)),
-                OfflineSlowPath(state.seed, budget),
+                OfflineSlowPath(state.seed, budget, library_kernels(workload, spec)),
             ]
         self._evaluator = evaluator
         self._tuner = Tuner(

@@ -10,6 +10,7 @@ from functools import cache
 from math import ceil
 from statistics import median
 
+from kerneltui.evaluation.baseline_kernels import baseline_kernel
 from kerneltui.evaluation.benchmark import Yardstick
 from kerneltui.evaluation.lane import Lane, set_bytes
 from kerneltui.evaluation.outcome import (
@@ -22,14 +23,14 @@ from kerneltui.evaluation.stand import Stand
 from kerneltui.evaluation.timing import LaneFailure, ShapeRounds, WrongOutput
 from kerneltui.evaluation.values import ValueClass
 from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape
-from kerneltui.model.kernel import Kernel, parse_kernel
+from kerneltui.model.kernel import Kernel
 from kerneltui.model.limit import Ceilings, bound
 from kerneltui.model.measurement import BaselineTime, ShapeCalibration, Stage
 from kerneltui.model.statistics import combined_interval, median_interval
 from kerneltui.model.workload import Shape, TargetSpec
 from kerneltui.targets.port import GroupRole
 
-__all__ = ["BASELINE_PLAN", "BaselineResult", "Calibrator", "baseline_kernel", "open_baseline"]
+__all__ = ["BASELINE_PLAN", "BaselineResult", "Calibrator", "open_baseline"]
 
 _BASELINE_BURSTS = 5
 _LIBRARY_FLOOR = 0.8
@@ -256,18 +257,11 @@ class Calibrator:
 
 def open_baseline(stand: Stand, name: str, ranks: int) -> Lane:
     """Opens a baseline: a kernel file of the workload by that name, or one that is built in."""
-    kernel = baseline_kernel(stand, name)
+    kernel = baseline_kernel(stand.workload.kernels, name)
     if kernel is None:
         return stand.open_baseline(name, ranks)
     build = stand.build(kernel)
     return stand.open_kernel(GroupRole.BASELINE, build, kernel.runtime, ranks, Stage.BENCHMARK)
-
-
-def baseline_kernel(stand: Stand, name: str) -> Kernel | None:
-    """Returns the kernel file of a baseline, or None for one that is built in."""
-    for file in sorted(stand.workload.kernels.glob(f"{name}.c*")):
-        return parse_kernel(file.read_text(encoding="utf-8"), str(file))
-    return None
 
 
 def _baseline_time(name: str, times: list[float]) -> BaselineTime:

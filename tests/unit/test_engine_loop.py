@@ -16,7 +16,14 @@ from kerneltui.engine.opening import Start, load_state, read_events
 from kerneltui.engine.place import Place
 from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
-from kerneltui.model.candidate import CandidateState, DecisionKind, Failure, Phase
+from kerneltui.model.candidate import (
+    AgentName,
+    CandidateState,
+    DecisionKind,
+    Failure,
+    Origin,
+    Phase,
+)
 from kerneltui.model.command import (
     Accept,
     Command,
@@ -156,6 +163,24 @@ def live(session: Path):
             terminal.socket.close()
     for terminal in terminals:
         terminal.socket.close()
+
+
+def test_the_slow_path_takes_what_the_fast_path_left_of_the_library_and_tunes_the_best(
+    tmp_path: Path,
+) -> None:
+    setup = setup_of(tmp_path / "s", FakeEvaluator(), candidates=6)
+    state, _, failure = run_engine(replace(setup, start=replace(setup.start, target="cuda")))
+    assert failure is None
+    found = [c for c in state.candidates.values() if c.id != state.base]
+    assert [(c.agent, c.seed_file, c.origin) for c in found[:2]] == [
+        (AgentName.FAST, "lsa_chunked.cu", Origin.TRANSFORM),
+        (AgentName.SLOW, "lsa_fused_sm90.cu", Origin.TRANSFORM),
+    ]
+    ratios = {c.seed_file: c.measurement.ratio for c in found[:2] if c.measurement}
+    best = max(ratios, key=lambda file: ratios[file])
+    assert {c.seed_file for c in found[2:]} == {best}
+    assert {c.origin for c in found[2:]} <= {Origin.TUNABLES, Origin.CROSSOVER}
+    assert len(found) == 6
 
 
 def test_tune_by_rule_goes_from_the_seed_to_better_kernels(session: Path):
