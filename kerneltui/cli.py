@@ -151,7 +151,36 @@ def tune(
     "--session", type=_PATH, help="Whose accepted kernel; the newest session's if left out."
 )
 @click.option("--target", help="Where kernels run (cpu, cuda).")
-@click.option("--rounds", type=click.IntRange(min=5), default=22, show_default=True)
+@click.option(
+    "--shapes",
+    type=click.Choice(["tune", "bench", "all"]),
+    help="Which shapes; those tagged bench if there are any, else tune.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["offline", "server", "both"]),
+    default="offline",
+    show_default=True,
+    help="Back to back, single calls after pauses, or both.",
+)
+@click.option(
+    "--rounds", type=click.IntRange(min=3), default=22, show_default=True, help="At most."
+)
+@click.option(
+    "--gap-ms",
+    type=click.FloatRange(min=0.01, max=1000.0),
+    default=2.0,
+    show_default=True,
+    help="Mean pause of the server mode.",
+)
+@click.option(
+    "--arrivals", type=click.IntRange(min=16), default=200, show_default=True, help="Its calls."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of its pauses.")
+@click.option("--sustained", type=_Budget(), help="Calls without a pause for so long, such as 2s.")
+@click.option("--sustained-shapes", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option("--budget", type=_Budget(), help="No further shape is begun after so long.")
+@click.option("--output", type=_PATH, help="Everything as one JSON file, with all samples.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output.")
 def bench(
     workload: Path,
@@ -159,15 +188,22 @@ def bench(
     *,
     session: Path | None,
     target: str | None,
-    rounds: int,
-    as_json: bool,
+    sustained: int | None,
+    budget: int | None,
+    gap_ms: float,
+    **wishes: Any,
 ) -> int:
     """Measure baselines, kernels and the accepted kernel side by side, interleaved in one run."""
+    from kerneltui.headless.bench import BenchWishes
     from kerneltui.headless.bench import bench as run_bench
 
-    return run_bench(
-        workload, kernels, session=session, target=target, rounds=rounds, as_json=as_json
+    wanted = BenchWishes(
+        gap_ns=round(gap_ms * 1e6),
+        sustained_s=(sustained or 0) / 1e9,
+        budget_s=None if budget is None else budget / 1e9,
+        **wishes,
     )
+    return run_bench(workload, kernels, session=session, target=target, wishes=wanted)
 
 
 @cli.command(

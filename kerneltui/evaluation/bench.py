@@ -1,26 +1,49 @@
-"""Baselines and kernels side by side: every tune shape, all lanes interleaved in one run."""
+"""Baselines and kernels side by side: shape by shape, all lanes interleaved in one run."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from math import ceil
-from statistics import median
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
 
+from kerneltui.evaluation.bench_modes import Timed, Track
+from kerneltui.evaluation.bench_plan import BenchPlan
+from kerneltui.evaluation.bench_result import LaneResult, Mode, ShapeResult
 from kerneltui.evaluation.calibration import BASELINE_PLAN, open_baseline
 from kerneltui.evaluation.lane import Lane, set_bytes
-from kerneltui.evaluation.outcome import BenchRow, EvaluationError, HarnessFault
+from kerneltui.evaluation.outcome import EvaluationError, Interrupted
 from kerneltui.evaluation.stand import Stand
-from kerneltui.evaluation.timing import Burst, LaneFailure, WrongOutput
-from kerneltui.evaluation.verify import Tally, verify_shape
+from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.limit import Ceilings, bound
 from kerneltui.model.measurement import Stage
-from kerneltui.model.statistics import judge_interval, median_interval
 from kerneltui.model.workload import Shape, TargetSpec
+from kerneltui.targets.errors import RankFailure
 from kerneltui.targets.port import GroupRole
 
 __all__ = ["SideBySide"]
+
+_GIVEN_UP = 2
+"""A baseline that cannot be set up on so many shapes in a row is not tried again."""
+
+_COLD_CACHES = 4
+_LARGE = 1 << 32
+"""Work from which on a set of outputs is so large that verification looks at one of several."""
+
+
+@dataclass
+class _Lanes:
+    """Groups that stay open from shape to shape, and baselines that are not tried any more."""
+
+    open: dict[tuple[str, int], Lane] = field(default_factory=dict[tuple[str, int], Lane])
+    failures: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    def given_up(self, name: str) -> str:
+        """Why a baseline is not tried again, or nothing."""
+        reasons = self.failures.get(name, [])
+        return reasons[-1] if len(reasons) >= _GIVEN_UP else ""
 
 
 class SideBySide:
@@ -47,131 +70,170 @@ class SideBySide:
             raise ValueError(f"kernel {doubled[0]} has the name of a baseline")
         self._stand = stand
         self._spec = spec
-        self._ceilings = ceilings
+        self._ceilings = cache(ceilings)
         self._kernels = kernels
         self._say = say
-        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._lanes = _Lanes()
 
-    def run(self, rounds: int) -> tuple[BenchRow, ...]:
-        """Measures everything; a kernel that fails on a shape gets a row that says why.
+    def run(self, plan: BenchPlan, found: Callable[[ShapeResult], None]) -> tuple[ShapeResult, ...]:
+        """Measures shape by shape; a lane that fails on one has a result that says why.
+
+        Args:
+            plan: What is measured.
+            found: Told of every shape when it is done.
 
         Raises:
-            HarnessFault: No baseline is right on some shape.
+            HarnessFault: The judge or the machine failed.
             Interrupted: The end was asked for.
         """
-        rows: list[BenchRow] = []
+        results: list[ShapeResult] = []
+        begin = time.monotonic()
         try:
-            for shape in self._stand.workload.shapes_for("tune"):
-                rows += self._shape(shape, rounds)
+            for number, shape in enumerate(plan.shapes):
+                spent = time.monotonic() - begin
+                if plan.budget_s is not None and spent > plan.budget_s:
+                    self._say(f"the time is up: {len(plan.shapes) - number} shapes are left out")
+                    break
+                self._say(f"{number + 1} of {len(plan.shapes)}: {shape.name}")
+                result = self._shape(shape, plan)
+                results.append(result)
+                found(result)
         finally:
-            for lane in self._lanes.values():
+            for lane in self._lanes.open.values():
                 self._stand.release(lane)
-            self._lanes = {}
-        return tuple(rows)
+            self._lanes.open = {}
+        return tuple(results)
 
-    def _shape(self, shape: Shape, rounds: int) -> list[BenchRow]:
+    def _shape(self, shape: Shape, plan: BenchPlan) -> ShapeResult:
+        begin = time.monotonic()
+        self._stand.spent.take()
         failed: dict[str, str] = {}
-        ready: dict[str, Lane] = {}
-        sets = self._stand.protocol.rotation(set_bytes(self._stand.workload, shape))
-        plan = replace(BASELINE_PLAN, sets=sets)
+        sets = self._sets(shape)
+        tracks = self._verified(shape, sets, failed)
+        verified = time.monotonic()
+
+        def drop(track: Track, reason: str) -> None:
+            failed[track.name] = reason
+            self._discard(track.name, shape.ranks)
+
+        timed = Timed(self._stand, plan, tracks, drop, self._say)
+        timed.settle()
+        if plan.offline and timed.tracks:
+            timed.offline()
+        if plan.server and timed.tracks:
+            timed.server(shape.name)
+        if shape.name in plan.sustained:
+            timed.sustained(_leading(timed.tracks))
+        lanes = [self._result(track) for track in tracks if track.name not in failed]
+        for track in timed.tracks:
+            self._teardown(track, shape, failed)
+        for name, reason in failed.items():
+            lanes.append(LaneResult(name, name in self._spec.baselines, error=reason))
+        spent = {"verifying": round(verified - begin, 3), **self._stand.spent.take()}
+        result = self._outcome(shape, sets, timed.calls, lanes)
+        return replace(result, seconds=time.monotonic() - begin, spent=spent)
+
+    def _outcome(self, shape: Shape, sets: int, calls: int, lanes: list[LaneResult]) -> ShapeResult:
+        workload = self._stand.workload
+        least = bound(workload.limit, shape, self._ceilings(shape.ranks))
+        nbytes = set_bytes(workload, shape)
+        order = [*self._spec.baselines, *self._kernels]
+        cache_bytes = int(getattr(self._stand.target, "cache_bytes", 0))
+        return ShapeResult(
+            shape=shape.name,
+            dimensions=dict(shape.dimensions),
+            flops=workload.limit.flops.number(shape.values) * shape.ranks,
+            bound_ns=least.time_ns,
+            bound_kind=str(least.kind),
+            sets=sets,
+            set_bytes=nbytes,
+            cold=bool(cache_bytes) and sets * nbytes >= _COLD_CACHES * cache_bytes,
+            calls=calls,
+            lanes=tuple(sorted(lanes, key=lambda lane: order.index(lane.name))),
+            seconds=0.0,
+            least_delta=self._stand.protocol.least_delta,
+        )
+
+    def _sets(self, shape: Shape) -> int:
+        """So many that they are several times the cache together, as far as that goes."""
+        protocol = self._stand.protocol
+        nbytes = set_bytes(self._stand.workload, shape)
+        wanted = _COLD_CACHES * int(getattr(self._stand.target, "cache_bytes", 0))
+        return max(protocol.rotation(nbytes), min(protocol.most_sets, -(-wanted // nbytes)))
+
+    def _verified(self, shape: Shape, sets: int, failed: dict[str, str]) -> list[Track]:
+        """Lanes that are set up on the shape and right on it."""
+        plan = _verify_plan(shape, sets)
+        tracks: list[Track] = []
         for name in (*self._spec.baselines, *self._kernels):
             self._stand.checkpoint()
-            self._say(f"{shape.name}: verifying {name}")
+            given_up = self._lanes.given_up(name)
+            if given_up:
+                failed[name] = given_up
+                continue
             try:
                 lane = self._lane(name, shape.ranks)
                 verify_shape(lane, shape, plan, Tally(), self._stand.checkpoint)
-                ready[name] = lane
+            except Interrupted:
+                raise
             except EvaluationError as error:
                 self._stand.checkpoint()
                 failed[name] = str(error)
-                self._discard(name, shape.ranks)
-        bursts = self._interleave(shape, ready, failed, rounds)
-        for name in bursts:
-            ready[name].teardown()
-        return self._rows(shape, bursts, failed)
-
-    def _interleave(
-        self, shape: Shape, ready: Mapping[str, Lane], failed: dict[str, str], rounds: int
-    ) -> dict[str, list[Burst]]:
-        timer = self._stand.timer
-        protocol = self._stand.protocol
-        bursts: dict[str, list[Burst]] = {name: [] for name in ready}
-        calls = 1
-        if ready:
-            first = next(iter(ready.values()))
-            with self._stand.machine():
-                once = timer.burst(first, 1).value_ns
-            calls = min(first.sets, max(1, ceil(protocol.sample_ns / once)))
-        number = 0
-        while bursts and number < rounds:
-            self._stand.checkpoint()
-            self._say(f"{shape.name}: round {number + 1} of {rounds}")
-            lanes = [ready[name] for name in bursts]
-            cold = lanes if number == 0 else []
-            try:
-                found = timer.round(
-                    lanes, calls, turned=number % 2 == 1, discard=cold, checked=cold
-                )
-            except (LaneFailure, WrongOutput) as error:  # the round is taken again without it
-                name = next(name for name in bursts if ready[name] is error.lane)
-                failed[name] = str(error)
-                del bursts[name]
+                if name in self._spec.baselines:
+                    self._lanes.failures.setdefault(name, []).append(str(error))
                 self._discard(name, shape.ranks)
                 continue
-            for name, burst in zip(bursts, found, strict=True):
-                bursts[name].append(burst)
-            number += 1
-        return bursts
+            self._lanes.failures.pop(name, None)
+            tracks.append(Track(name, lane, name in self._spec.baselines))
+        return tracks
 
-    def _rows(
-        self, shape: Shape, bursts: Mapping[str, list[Burst]], failed: Mapping[str, str]
-    ) -> list[BenchRow]:
-        baselines = [name for name in self._spec.baselines if name in bursts]
-        if not baselines:
-            reasons = "; ".join(f"{name}: {text}" for name, text in failed.items())
-            raise HarnessFault(f"no baseline is right on {shape.name}: {reasons}")
-        times = {name: median(b.value_ns for b in parts) for name, parts in bursts.items()}
-        reference = min(baselines, key=lambda name: times[name])
-        least = bound(self._stand.workload.limit, shape, self._ceilings(shape.ranks)).time_ns
-        rows: list[BenchRow] = []
-        for name, own in bursts.items():
-            pairs = zip(own, bursts[reference], strict=True)
-            interval = median_interval(
-                [d for burst, other in pairs for d in burst.log_ratios(other)]
-            )
-            time_ns = times[name]
-            rows.append(
-                BenchRow(
-                    shape=shape.name,
-                    kernel=name,
-                    reference=reference,
-                    time_ns=round(time_ns),
-                    interval=interval,
-                    verdict=judge_interval(interval, self._stand.protocol.least_delta),
-                    bound_ns=least,
-                    bound_share=least / time_ns,
-                )
-            )
-        rows += [
-            BenchRow(shape.name, name, reference, 0, None, None, least, 0.0, text)
-            for name, text in failed.items()
-        ]
-        return rows
+    def _result(self, track: Track) -> LaneResult:
+        facts: Mapping[str, Any] = track.lane.group.facts
+        note: dict[str, Any] = dict(facts.get("note", {}))
+        if facts.get("from_python"):
+            note["called"] = "through Python"
+        note |= track.note
+        favoured = str(note.pop("favoured", ""))
+        return LaneResult(track.name, track.baseline, dict(track.times), note, favoured)
+
+    def _teardown(self, track: Track, shape: Shape, failed: dict[str, str]) -> None:
+        try:
+            track.lane.teardown()
+        except RankFailure as error:
+            failed[track.name] = f"at its end: {error.reason}"
+            self._discard(track.name, shape.ranks)
 
     def _lane(self, name: str, ranks: int) -> Lane:
         key = (name, ranks)
-        if key not in self._lanes:
+        lanes = self._lanes.open
+        if key not in lanes:
+            self._say(f"starting {name}")
             if name in self._spec.baselines:
-                self._lanes[key] = open_baseline(self._stand, name, ranks)
+                lanes[key] = open_baseline(self._stand, name, ranks)
             else:
                 kernel = self._kernels[name]
                 build = self._stand.build(kernel)
-                self._lanes[key] = self._stand.open_kernel(
+                lanes[key] = self._stand.open_kernel(
                     GroupRole.CANDIDATE, build, kernel.runtime, ranks, Stage.BENCHMARK
                 )
-        return self._lanes[key]
+        return lanes[key]
 
     def _discard(self, name: str, ranks: int) -> None:
-        lane = self._lanes.pop((name, ranks), None)
+        lane = self._lanes.open.pop((name, ranks), None)
         if lane is not None:
             self._stand.release(lane)
+
+
+def _verify_plan(shape: Shape, sets: int) -> VerifyPlan:
+    work = 1
+    for value in shape.dimensions.values():
+        work *= value
+    return replace(BASELINE_PLAN, sets=sets, all_sets=work < _LARGE)
+
+
+def _leading(tracks: Any) -> list[Track]:
+    """The fastest baseline and all kernels."""
+    baselines = [track for track in tracks if track.baseline]
+    first = Mode.OFFLINE if all(Mode.OFFLINE in track.times for track in baselines) else Mode.SERVER
+    baselines.sort(key=lambda track: track.times[first].time_ns)
+    return [*baselines[:1], *(track for track in tracks if not track.baseline)]

@@ -9,12 +9,10 @@ from typing import Any
 from kerneltui.model.candidate import Failure
 from kerneltui.model.errors import UserError
 from kerneltui.model.measurement import FailureKind, Measurement, ShapeCalibration, Stage
-from kerneltui.model.statistics import Interval, Verdict
 from kerneltui.targets.errors import FailureKind as RankFailureKind
 from kerneltui.targets.errors import RankFailure
 
 __all__ = [
-    "BenchRow",
     "Built",
     "CalibrationResult",
     "EvaluationError",
@@ -99,25 +97,6 @@ class CalibrationResult:
     shapes: tuple[ShapeCalibration, ...]
     mutants: tuple[str, ...]
     record: Mapping[str, Any] = field(default_factory=_nothing)
-
-
-@dataclass(frozen=True, slots=True)
-class BenchRow:
-    """One kernel or baseline on one shape in a side-by-side run.
-
-    `interval` is the log-ratio to the reference (negative is faster); times are nanoseconds. A kernel that
-    failed has no interval and no verdict, and says why in `error`.
-    """
-
-    shape: str
-    kernel: str
-    reference: str
-    time_ns: int
-    interval: Interval | None
-    verdict: Verdict | None
-    bound_ns: int
-    bound_share: float
-    error: str = ""
 
 
 class EvaluationError(UserError):

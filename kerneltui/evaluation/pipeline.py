@@ -10,15 +10,17 @@ import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache as cached
 from pathlib import Path
 
 from kerneltui.evaluation.bench import SideBySide
+from kerneltui.evaluation.bench_plan import BenchPlan
+from kerneltui.evaluation.bench_result import ShapeResult
 from kerneltui.evaluation.benchmark import Yardstick
 from kerneltui.evaluation.calibration import Calibrator, open_baseline
 from kerneltui.evaluation.judge_client import JudgeFailure
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import (
-    BenchRow,
     Built,
     CalibrationResult,
     EvaluationError,
@@ -96,7 +98,7 @@ class Evaluator:
         self.calibration: CalibrationResult | None = None
         self.yardsticks: dict[str, Yardstick] = {}
         self._spec = workload.targets[target.name]
-        self._ceilings = ceilings
+        self._ceilings = cached(ceilings)
         self._cache = cache
         self._incumbent: Kernel | None = None
         self._delta = 0.0
@@ -301,17 +303,31 @@ class Evaluator:
     # Side by side
 
     def bench(
-        self, kernels: Mapping[str, Kernel], rounds: int, say: Callable[[str], None]
-    ) -> tuple[BenchRow, ...]:
-        """Measures baselines and kernels on all tune shapes, interleaved; needs no calibration.
+        self,
+        kernels: Mapping[str, Kernel],
+        plan: BenchPlan,
+        say: Callable[[str], None],
+        found: Callable[[ShapeResult], None] = lambda result: None,
+    ) -> tuple[ShapeResult, ...]:
+        """Measures baselines and kernels side by side, interleaved; needs no calibration.
+
+        Args:
+            kernels: Name to kernel.
+            plan: On which shapes, in which modes.
+            say: Told what goes on, in one line.
+            found: Told of every shape when it is done.
 
         Raises:
-            HarnessFault: No baseline is right on some shape.
+            HarnessFault: The judge or the machine failed.
             Interrupted: The end was asked for.
         """
         self.stand.begin()
         self.stand.ready()
-        return SideBySide(self.stand, self._spec, self._ceilings, kernels, say).run(rounds)
+        return SideBySide(self.stand, self._spec, self._ceilings, kernels, say).run(plan, found)
+
+    def ceilings(self, ranks: int) -> Ceilings:
+        """Measured rates of the machine with so many ranks."""
+        return self._ceilings(ranks)
 
     def verify(self, kernel: Kernel, report: Callable[[Update], None]) -> str:
         """Verifies a kernel on all shapes, without timing; returns what was checked, in one line.

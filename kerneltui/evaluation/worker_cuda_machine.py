@@ -386,7 +386,7 @@ class CudaMachine:
         self._check(result, arguments.code)
 
     def _arguments(
-        self, request: Mapping[str, Any], call: SampleCall, ends: ctypes.Array[_u64]
+        self, request: Mapping[str, Any], call: SampleCall, ends: ctypes.Array[ctypes.c_uint64]
     ) -> CudaSampleArguments:
         layout, memory = call.layout, self._memory
         assert memory is not None

@@ -10,6 +10,7 @@ import torch
 
 from kerneltui.evaluation import worker_abi as abi
 from kerneltui.evaluation.worker_kernel import address_of
+from kerneltui.targets.windows import DType
 
 if TYPE_CHECKING:
     from kerneltui.evaluation.worker_cuda_baselines import CudaProblem
@@ -88,8 +89,8 @@ class Product:
             for tensors in ([a for a, _, _ in self.sets], seconds, [c for _, _, c in self.sets])
         )
         kinds = {
-            torch.float16: abi.DTYPE_CODES["float16"],
-            torch.bfloat16: abi.DTYPE_CODES["bfloat16"],
+            torch.float16: abi.DTYPE_CODES[DType.FLOAT16],
+            torch.bfloat16: abi.DTYPE_CODES[DType.BFLOAT16],
         }
         problem.vendor.dtype = kinds[a.dtype]
         self.state = ProductState(

@@ -2,23 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from kerneltui.engine.evaluator import make_evaluator
 from kerneltui.engine.opening import workload_on
 from kerneltui.engine.place import newest_session
 from kerneltui.engine.reader import opened_recording
-from kerneltui.evaluation.outcome import BenchRow
-from kerneltui.headless.output import Exit, emit, say, table
-from kerneltui.model.errors import DefinitionError
+from kerneltui.evaluation.bench_plan import BenchPlan, chosen_shapes
+from kerneltui.evaluation.bench_result import ShapeResult
+from kerneltui.evaluation.pipeline import Evaluator
+from kerneltui.headless.bench_report import all_summaries, report, shape_table
+from kerneltui.headless.output import Exit, emit, say
+from kerneltui.model.errors import DefinitionError, UserError
 from kerneltui.model.kernel import Kernel, parse_kernel
-from kerneltui.model.statistics import geometric_mean
-from kerneltui.model.workload import Workload
+from kerneltui.model.workload import Shape, Workload
 
-__all__ = ["bench"]
+__all__ = ["BenchWishes", "bench"]
 
 ACCEPTED = "accepted"
+SCHEMA = 1
+_LEAST_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BenchWishes:
+    """What the command line asks for.
+
+    Attributes:
+        shapes: "tune", "bench", "all", or None for those of the benchmark, or else of the tuning.
+        mode: "offline", "server" or "both".
+        rounds: Offline rounds at most.
+        gap_ns: Mean pause of the server mode.
+        arrivals: Its calls.
+        seed: Of its pauses.
+        sustained_s: Seconds of the sustained mode; 0 leaves it out.
+        sustained_shapes: On so many shapes.
+        budget_s: No further shape is begun after so long, or None.
+        output: Where the whole goes as one JSON file, or None.
+        as_json: Whether standard output gets JSON lines, one for each shape.
+    """
+
+    shapes: str | None = None
+    mode: str = "offline"
+    rounds: int = 22
+    gap_ns: int = 2_000_000
+    arrivals: int = 200
+    seed: int = 0
+    sustained_s: float = 0.0
+    sustained_shapes: int = 4
+    budget_s: float | None = None
+    output: Path | None = None
+    as_json: bool = False
 
 
 def bench(
@@ -27,8 +66,7 @@ def bench(
     *,
     session: Path | None,
     target: str | None,
-    rounds: int,
-    as_json: bool,
+    wishes: BenchWishes,
 ) -> int:
     """Measures and prints; the accepted kernel is that of `session`, or of the newest session."""
     workload, spec = workload_on(folder, target)
@@ -41,18 +79,110 @@ def bench(
             chosen[ACCEPTED] = accepted
         elif session is not None:
             say(f"{source}: nothing was accepted yet")
-    evaluator = make_evaluator(workload, spec)
+    plan = _plan(workload, wishes)
+    _check_output(wishes.output)
+    results: list[ShapeResult] = []
+    record: dict[str, Any] = {
+        "schema": SCHEMA,
+        "workload": workload.name,
+        "target": spec.name,
+        "dtype": workload.dtype,
+        "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "kernels": list(chosen),
+        "plan": plan.to_record(),
+    }
+
+    def found(result: ShapeResult) -> None:
+        results.append(result)
+        if wishes.as_json:
+            emit({"workload": workload.name, "target": spec.name, **result.to_record()})
+        else:
+            print(shape_table(result) + "\n", flush=True)
+        if wishes.output is not None:  # what there is survives whatever comes
+            _write(wishes.output, {**record, "shapes": [part.to_record() for part in results]})
+
+    _measure(make_evaluator(workload, spec), chosen, plan, record, found)
+    rows = all_summaries(results, list(chosen))
+    if wishes.output is not None:
+        record["bands"] = [row.to_record() for row in rows]
+        _write(wishes.output, {**record, "shapes": [part.to_record() for part in results]})
+    text = report(results, list(chosen), rows)
+    if wishes.as_json:
+        say(text)
+    else:
+        print(text)
+    return Exit.FINISHED
+
+
+def _measure(
+    evaluator: Evaluator,
+    kernels: Mapping[str, Kernel],
+    plan: BenchPlan,
+    record: dict[str, Any],
+    found: Callable[[ShapeResult], None],
+) -> None:
+    """Runs it; what belongs to the whole run goes into `record` at its end, also if it is broken off."""
+    begin = time.monotonic()
     evaluator.start()
     try:
-        rows = evaluator.bench(chosen, rounds, say)
+        evaluator.bench(kernels, plan, say, found)
+        ranks = sorted({shape.ranks for shape in plan.shapes})
+        record["ceilings"] = [asdict(evaluator.ceilings(count)) for count in ranks]
+        record["environment"] = dict(evaluator.environment())
     finally:
+        record["seconds"] = round(time.monotonic() - begin, 1)
         evaluator.close()
-    if as_json:
-        for row in rows:
-            emit(_record(row, workload, spec.name, rounds))
-    else:
-        print(_text(rows))
-    return Exit.FINISHED
+
+
+def _plan(workload: Workload, wishes: BenchWishes) -> BenchPlan:
+    shapes = chosen_shapes(workload, wishes.shapes)
+    if not shapes:
+        raise UserError(f"{workload.name}: there are no shapes with the tag '{wishes.shapes}'")
+    return BenchPlan(
+        shapes=shapes,
+        offline=wishes.mode != "server",
+        server=wishes.mode != "offline",
+        rounds=wishes.rounds,
+        least_rounds=min(_LEAST_ROUNDS, wishes.rounds),
+        gap_ns=wishes.gap_ns,
+        arrivals=wishes.arrivals,
+        seed=wishes.seed,
+        sustained_s=wishes.sustained_s,
+        sustained=_sustained(workload, shapes, wishes),
+        budget_s=wishes.budget_s,
+    )
+
+
+def _sustained(workload: Workload, shapes: Sequence[Shape], wishes: BenchWishes) -> frozenset[str]:
+    """Shapes at even distances over the work, the largest among them."""
+    if not wishes.sustained_s:
+        return frozenset()
+    operations = workload.limit.flops
+    ordered = sorted(shapes, key=lambda shape: operations.number(shape.values), reverse=True)
+    step = max(1.0, len(ordered) / wishes.sustained_shapes)
+    places = {int(step * i) for i in range(wishes.sustained_shapes)}
+    return frozenset(ordered[place].name for place in places if place < len(ordered))
+
+
+def _check_output(file: Path | None) -> None:
+    """Finds out now, and not after minutes, that a file cannot be written."""
+    if file is None:
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    except OSError as error:
+        raise UserError(f"{file}: cannot be written ({error.strerror})") from error
+
+
+def _write(file: Path, record: Mapping[str, Any]) -> None:
+    """Writes the file anew; half of one is never there."""
+    fresh = file.with_name(f".{file.name}.new")
+    try:
+        fresh.write_text(json.dumps(record, ensure_ascii=False) + "\n", encoding="utf-8")
+        fresh.replace(file)
+    except OSError as error:
+        raise UserError(f"{file}: cannot be written ({error.strerror})") from error
 
 
 def _name(file: Path, workload: Workload) -> str:
@@ -77,54 +207,3 @@ def _accepted(session: Path) -> Kernel | None:
             return None
         text = recording.recorder.source(state.incumbent)
         return parse_kernel(text, f"{state.incumbent}.{Path(recording.recorder.kernel_path).name}")
-
-
-def _record(row: BenchRow, workload: Workload, target: str, rounds: int) -> dict[str, object]:
-    ratio = low = high = None
-    if row.interval is not None:
-        ratio, low, high = row.interval.ratio()
-    return {
-        "workload": workload.name,
-        "target": target,
-        "shape": row.shape,
-        "kernel": row.kernel,
-        "reference": row.reference,
-        "time_ms": row.time_ns / 1e6,
-        "ratio": ratio,
-        "ci_low": low,
-        "ci_high": high,
-        "verdict": None if row.verdict is None else str(row.verdict),
-        "bound_ms": row.bound_ns / 1e6,
-        "bound_share": row.bound_share,
-        "rounds": rounds,
-        "error": row.error or None,
-    }
-
-
-def _text(rows: Sequence[BenchRow]) -> str:
-    lines = [["shape", "kernel", "time ms", "ratio", "95% CI", "verdict", "of bound", "reference"]]
-    for row in rows:
-        if row.interval is None:
-            lines.append([row.shape, row.kernel, "-", "-", "-", "FAIL", "-", row.error])
-            continue
-        ratio, low, high = row.interval.ratio()
-        lines.append(
-            [
-                row.shape,
-                row.kernel,
-                f"{row.time_ns / 1e6:.3f}",
-                f"{ratio:.3f}x",
-                f"{low:.3f}-{high:.3f}",
-                "-" if row.verdict is None else str(row.verdict),
-                f"{row.bound_share:.1%}",
-                row.reference,
-            ]
-        )
-    for name in dict.fromkeys(row.kernel for row in rows):
-        own = [row for row in rows if row.kernel == name and row.interval is not None]
-        if len(own) != len({row.shape for row in rows}):
-            continue
-        ratio = geometric_mean([row.interval.ratio()[0] for row in own if row.interval])
-        share = geometric_mean([row.bound_share for row in own])
-        lines.append(["geomean", name, "", f"{ratio:.3f}x", "", "", f"{share:.1%}", ""])
-    return table(lines, right=frozenset({2, 3, 4, 6}))

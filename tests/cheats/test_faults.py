@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kerneltui.evaluation.bench_plan import BenchPlan, chosen_shapes
+from kerneltui.evaluation.bench_result import Mode
 from kerneltui.evaluation.outcome import Interrupted, KernelFault, Outcome, Step, Update
 from kerneltui.evaluation.pipeline import Evaluator
 from kerneltui.model.kernel import Kernel, parse_kernel
@@ -109,11 +111,22 @@ def test_a_side_by_side_run_has_a_row_for_everything(evaluator: Evaluator) -> No
         "plain": parse_kernel(kernel(), "plain.cpp"),
         "zeros": parse_kernel(CHEATS["A2 zeros"].source, "zeros.cpp"),
     }
-    rows = {row.kernel: row for row in evaluator.bench(kernels, 3, lambda text: None)}
-    assert set(rows) == {"torch_gloo", "host", "plain", "zeros"}
-    assert "is wrong" in rows["zeros"].error
-    assert rows["zeros"].verdict is None
-    assert rows["plain"].time_ns > 0
-    reference = rows[rows["plain"].reference]
-    assert reference.interval is not None
-    assert reference.interval.estimate == 0.0
+    plan = BenchPlan(
+        chosen_shapes(evaluator.workload, "tune"),
+        server=True,
+        rounds=3,
+        gap_ns=100_000,
+        arrivals=32,
+    )
+    (result,) = evaluator.bench(kernels, plan, lambda text: None)
+    lanes = {lane.name: lane for lane in result.lanes}
+    assert set(lanes) == {"torch_gloo", "host", "plain", "zeros"}
+    assert "is wrong" in lanes["zeros"].error
+    assert not lanes["zeros"].modes
+    for mode in (Mode.OFFLINE, Mode.SERVER):
+        assert lanes["plain"].modes[mode].time_ns > 0
+        reference = result.reference(mode)
+        assert reference is not None and reference.name in {"torch_gloo", "host"}
+        interval = result.interval(reference, mode)
+        assert interval is not None and interval.estimate == 0.0
+    assert lanes["plain"].modes[Mode.SERVER].more["arrivals"] == 32

@@ -16,6 +16,7 @@ from kerneltui.targets.errors import MemoryFailure, TargetError
 __all__ = [
     "DriverError",
     "Mapping",
+    "cache_bytes",
     "create_shared",
     "device_count",
     "export_descriptor",
@@ -29,6 +30,7 @@ __all__ = [
 
 _PINNED, _POSIX_DESCRIPTOR, _LOCATION_DEVICE, _READ_WRITE = 1, 1, 1, 3
 _GRANULARITY_MINIMUM = 0
+_CACHE_SIZE = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
 _ATTRIBUTE_MULTIPROCESSORS = 16
 _OUT_OF_MEMORY = 2
 
@@ -121,6 +123,18 @@ def multiprocessors(device: int) -> int:
     _call("cuDeviceGet", ctypes.byref(handle), device)
     _call("cuDeviceGetAttribute", ctypes.byref(count), _ATTRIBUTE_MULTIPROCESSORS, handle)
     return count.value
+
+
+@cache
+def cache_bytes(device: int) -> int:
+    """Size of a GPU's second-level cache.
+
+    Raises:
+        DriverError: If there is no driver, or no such GPU.
+    """
+    value = ctypes.c_int()
+    _call("cuDeviceGetAttribute", ctypes.byref(value), _CACHE_SIZE, ctypes.c_int(device))
+    return value.value
 
 
 @cache

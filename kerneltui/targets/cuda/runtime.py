@@ -125,6 +125,11 @@ class CudaTarget:
         return self._cpus
 
     @property
+    def cache_bytes(self) -> int:
+        """Second-level cache of a GPU: buffers stay in it from call to call if they fit."""
+        return driver.cache_bytes(0)
+
+    @property
     def judge_place(self) -> JudgePlace:
         """Where the judge works: on the GPUs, where it makes the buffers too."""
         return JudgePlace("cuda", {**device_environment(), **self.policy.environment})

@@ -1,0 +1,315 @@
+"""The modes of a side-by-side run: lanes that are set up on one shape, timed in turn."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from statistics import median
+from typing import Any
+
+from kerneltui.evaluation.bench_plan import BenchPlan, gaps
+from kerneltui.evaluation.bench_result import Mode, ModeTimes, percentile, ratios
+from kerneltui.evaluation.gpu_use import Watch
+from kerneltui.evaluation.lane import Lane, Served
+from kerneltui.evaluation.stand import Stand
+from kerneltui.evaluation.sustained import sustain
+from kerneltui.evaluation.timing import Burst, LaneFailure, WrongOutput
+from kerneltui.model.statistics import median_interval
+from kerneltui.targets.errors import RankFailure
+from kerneltui.targets.port import Sample
+
+__all__ = ["Timed", "Track"]
+
+_FAR = 1.25
+"""A baseline that is slower than the fastest by this factor sits out once that is plain."""
+
+
+@dataclass(eq=False, slots=True)
+class Track:
+    """A lane on one shape, and what was found of it."""
+
+    name: str
+    lane: Lane
+    baseline: bool
+    bursts: dict[Mode, list[Burst]] = field(default_factory=dict[Mode, list[Burst]])
+    times: dict[Mode, ModeTimes] = field(default_factory=dict[Mode, ModeTimes])
+    note: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Timed:
+    """Times the tracks of one shape. A track that fails is left out, and `failed` is told why.
+
+    Args:
+        stand: Target and judge.
+        plan: What is measured.
+        tracks: Set up for the shape, and verified.
+        failed: Told of a track that cannot go on.
+        say: Told what goes on, in one line.
+    """
+
+    def __init__(
+        self,
+        stand: Stand,
+        plan: BenchPlan,
+        tracks: Sequence[Track],
+        failed: Callable[[Track, str], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._stand = stand
+        self._plan = plan
+        self._tracks = list(tracks)
+        self._failed = failed
+        self._say = say
+        self._gpu = bool(getattr(stand.target, "cache_bytes", 0))
+        self.calls = 1
+        self.call_ns = 1.0
+
+    @property
+    def tracks(self) -> Sequence[Track]:
+        """Those that have not failed."""
+        return self._tracks
+
+    def settle(self) -> None:
+        """Finds out how many calls make a sample, and which choice of a baseline is the fastest."""
+        for track in [*self._tracks]:
+            with self._guard(track):
+                self._sample(track.lane, 1, check=True, late=True)
+                once = self._sample(track.lane, 1)
+                self._raise_calls(once.duration_ns)
+        for track in [*self._tracks]:
+            count = int(track.lane.group.facts.get("choices", 0))
+            if count > 1:
+                with self._guard(track):
+                    self._choose(track, count)
+
+    def offline(self) -> None:
+        """Rounds with a cold cache until the intervals are narrow, then some with a warm one."""
+        plan = self._plan
+        sitting: set[str] = set()
+        for number in range(plan.rounds):
+            self._stand.checkpoint()
+            active = [track for track in self._tracks if track.name not in sitting]
+            self._round(Mode.OFFLINE, active, number, checked=number == 0)
+            if number + 1 >= plan.least_rounds:
+                sitting |= self._far_behind()
+                if self._narrow(sitting):
+                    break
+        if self._gpu:
+            for number in range(plan.warm_rounds):
+                self._stand.checkpoint()
+                self._round(Mode.WARM, self._tracks, number, checked=False)
+        for track in self._tracks:
+            for mode, bursts in track.bursts.items():
+                if bursts:
+                    rows = tuple(burst.samples_ns for burst in bursts)
+                    track.times[mode] = ModeTimes(rows, _gpu_note(bursts))
+
+    def server(self, shape: str) -> None:
+        """Single calls after pauses, lanes in turn."""
+        count = self._plan.per_chunk(self.call_ns)
+        found: dict[str, list[Served]] = {track.name: [] for track in self._tracks}
+        for chunk in range(self._plan.chunks):
+            self._stand.checkpoint()
+            pauses = gaps(self._plan, shape, chunk, count)
+            order = [*self._tracks]
+            for track in reversed(order) if chunk % 2 else order:
+                with self._guard(track), self._stand.machine():
+                    self._fill(track.lane, count)
+                    found[track.name].append(track.lane.serve(pauses, evict=self._gpu))
+        for track in self._tracks:
+            track.times[Mode.SERVER] = _served(found[track.name])
+
+    def sustained(self, tracks: Sequence[Track]) -> None:
+        """Calls without a pause for seconds, one lane after the other."""
+        for track in tracks:
+            self._stand.checkpoint()
+            with self._guard(track), self._stand.machine():
+                self._fill(track.lane, track.lane.sets)
+                track.times[Mode.SUSTAINED] = sustain(
+                    track.lane, self._stand.target, self._plan.sustained_s, self.call_ns
+                )
+
+    # Inside
+
+    def _raise_calls(self, call_ns: float) -> None:
+        self.call_ns = max(self.call_ns, call_ns)
+        wanted = ceil(self._plan.sample_ns / call_ns)
+        self.calls = max(self.calls, min(self._plan.most_calls, wanted))
+
+    def _choose(self, track: Track, count: int) -> None:
+        """Takes the fastest of a baseline's choices, each timed as kernels are."""
+        found: list[float] = []
+        with self._stand.machine():
+            for index in range(count):
+                track.lane.choose(index)
+                kept = [self._sample(track.lane, self.calls, evict=True) for _ in range(3)][1:]
+                found.append(median(sample.duration_ns for sample in kept))
+        best = min(range(count), key=lambda index: found[index])
+        track.lane.choose(best)
+        self._sample(track.lane, self.calls, check=True)
+        track.note = {"chosen": best, "choices_ns": [round(value) for value in found]}
+
+    def _round(self, mode: Mode, tracks: Sequence[Track], number: int, *, checked: bool) -> None:
+        warm = mode is Mode.WARM
+        kept = self._stand.protocol.kept
+        samples: dict[str, list[Sample]] = {track.name: [] for track in tracks}
+        watch = Watch(self._stand.target.readings, len(tracks))
+        with self._stand.machine():
+            if number == 0:
+                for track in tracks:
+                    with self._guard(track):
+                        self._sample(track.lane, self.calls, warm=warm)
+            chosen = {track.name: secrets.randbelow(kept) if checked else -1 for track in tracks}
+            for turn in range(kept):
+                places = range(len(tracks))
+                for place in reversed(places) if (turn + number) % 2 else places:
+                    track = tracks[place]
+                    if track not in self._tracks:
+                        continue
+                    with self._guard(track):
+                        check = chosen[track.name] == turn
+                        sample = self._sample(
+                            track.lane, self.calls, check=check, warm=warm, evict=not warm
+                        )
+                        samples[track.name].append(sample)
+                        watch.sampled(place, sample)
+        for place, track in enumerate(tracks):
+            if track in self._tracks:
+                burst = Burst.of(samples[track.name], watch.burst(place))
+                track.bursts.setdefault(mode, []).append(burst)
+
+    def _sample(
+        self,
+        lane: Lane,
+        calls: int,
+        *,
+        check: bool = False,
+        late: bool = False,
+        warm: bool = False,
+        evict: bool = False,
+    ) -> Sample:
+        late = late and check and lane.enqueues
+        sets = [0] if warm else lane.next_sets(calls)
+        fresh = sets if late else self._fresh(sets)
+        if not late:
+            lane.fill(fresh)
+        sample = lane.sample(calls, late_fill=late, evict=evict and self._gpu, warm=warm)
+        if late and not sample.held:
+            return self._sample(lane, calls, check=True)
+        if check:
+            report = lane.check([secrets.choice(fresh)])
+            if not report.passed:
+                raise WrongOutput(lane, report, late)
+        return sample
+
+    def _fill(self, lane: Lane, calls: int) -> None:
+        lane.fill(self._fresh(lane.next_sets(calls)))
+
+    def _fresh(self, sets: Sequence[int]) -> list[int]:
+        """Those of the sets that get new inputs; a kernel cannot know which."""
+        if len(sets) <= self._plan.fresh:
+            return [*sets]
+        return secrets.SystemRandom().sample([*sets], self._plan.fresh)
+
+    def _far_behind(self) -> set[str]:
+        medians = self._medians()
+        fastest = min(medians.values())
+        return {
+            track.name
+            for track in self._tracks
+            if track.baseline and medians[track.name] > _FAR * fastest
+        }
+
+    def _narrow(self, sitting: set[str]) -> bool:
+        """Whether every lane that takes part is known well enough beside the fastest baseline."""
+        medians = self._medians()
+        baselines = [track for track in self._tracks if track.baseline]
+        if not baselines:
+            return True
+        reference = min(baselines, key=lambda track: medians[track.name])
+        for track in self._tracks:
+            if track is reference or track.name in sitting:
+                continue
+            pairs = ratios(_rows(track), _rows(reference))
+            interval = median_interval(pairs)
+            half = (interval.high - interval.low) / 2
+            if half > max(self._plan.narrow, abs(interval.estimate) / 20):
+                return False
+        return True
+
+    def _medians(self) -> Mapping[str, float]:
+        return {
+            track.name: median(burst.value_ns for burst in track.bursts[Mode.OFFLINE])
+            for track in self._tracks
+        }
+
+    def _guard(self, track: Track) -> _Guard:
+        return _Guard(self, track)
+
+    def drop(self, track: Track, reason: str) -> None:
+        """Leaves a track out from here on."""
+        if track in self._tracks:
+            self._tracks.remove(track)
+        self._failed(track, reason)
+
+
+class _Guard:
+    """Turns the failure of a track into its end; others go on."""
+
+    def __init__(self, timed: Timed, track: Track) -> None:
+        self._timed = timed
+        self._track = track
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, (RankFailure, LaneFailure, WrongOutput)):
+            reason = error.reason if isinstance(error, RankFailure) else str(error)
+            self._timed.drop(self._track, reason)
+            return True
+        return False
+
+
+def _rows(track: Track) -> ModeTimes:
+    return ModeTimes(tuple(burst.samples_ns for burst in track.bursts[Mode.OFFLINE]))
+
+
+def _served(parts: Sequence[Served]) -> ModeTimes:
+    launch = [value for part in parts for value in part.launch_ns]
+    latency = [value for part in parts for value in part.latency_ns]
+    device = [value for part in parts for value in part.device_ns]
+    more: dict[str, Any] = {"arrivals": len(latency) + len(device)}
+    for name, values in (("device", device), ("launch", launch), ("latency", latency)):
+        if values:
+            more[f"{name}_ns"] = {
+                "p50": round(percentile(values, 0.5)),
+                "p99": round(percentile(values, 0.99)),
+                "least": min(values),
+            }
+    return ModeTimes(tuple((float(median(part.device_ns)),) for part in parts), more)
+
+
+def _gpu_note(bursts: Sequence[Burst]) -> dict[str, Any]:
+    """Clock, power and energy, and what held the clock down in how many rounds."""
+    seen = [burst.gpu for burst in bursts if burst.gpu is not None]
+    note: dict[str, Any] = {}
+    if seen:
+        held = [name for use in seen for name in use.held]
+        note["gpu"] = {
+            "sm_clock_mhz": _median([use.sm_clock_mhz for use in seen]),
+            "power_w": _median([use.power_w for use in seen]),
+            "energy_j": _median([use.energy_j for use in seen]),
+            "held": {name: held.count(name) for name in dict.fromkeys(held)},
+        }
+    conflicts = [burst.conflict for burst in bursts if burst.conflict]
+    if conflicts:
+        note["clock_conflicts"] = conflicts
+    return note
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(f"{median(known):.6g}") if known else None

@@ -1,0 +1,206 @@
+"""What a side-by-side run found: times of every lane on a shape, by mode, and ratios to the best baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median
+from typing import Any
+
+from kerneltui.model.statistics import Interval, Verdict, judge_interval, median_interval
+
+__all__ = ["LaneResult", "Mode", "ModeTimes", "ShapeResult", "percentile", "ratios"]
+
+
+class Mode(StrEnum):
+    """How calls follow each other."""
+
+    OFFLINE = "offline"
+    """Back to back over buffer sets in rotation, the cache of a GPU emptied before."""
+    WARM = "warm"
+    """Back to back on one buffer set."""
+    SERVER = "server"
+    """Single calls after pauses, the cache of a GPU emptied before each."""
+    SUSTAINED = "sustained"
+    """Back to back for seconds."""
+
+
+def _nothing() -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class ModeTimes:
+    """A lane on a shape in one mode, in nanoseconds per call.
+
+    Attributes:
+        rounds: What was kept, round by round; the same places of two lanes were neighbours in time.
+        more: Beside them: launch and latency of the server mode, clocks, power.
+    """
+
+    rounds: tuple[tuple[float, ...], ...]
+    more: Mapping[str, Any] = field(default_factory=_nothing)
+
+    @property
+    def time_ns(self) -> float:
+        """Median over rounds of the median in each."""
+        return median(median(row) for row in self.rounds)
+
+    def to_record(self) -> dict[str, Any]:
+        """With all samples, in whole nanoseconds."""
+        rows = [[round(value) for value in row] for row in self.rounds]
+        return {"time_ns": round(self.time_ns), "rounds_ns": rows, **self.more}
+
+
+@dataclass(frozen=True, slots=True)
+class LaneResult:
+    """A baseline or kernel on one shape.
+
+    Attributes:
+        name: Of the baseline, or file of the kernel.
+        baseline: Whether it is a baseline.
+        modes: What was measured.
+        note: What a baseline says of itself.
+        favoured: What a baseline is given that a kernel is not, if anything.
+        error: Why there are no times.
+        stage: Where it failed.
+    """
+
+    name: str
+    baseline: bool
+    modes: Mapping[Mode, ModeTimes] = field(default_factory=dict[Mode, ModeTimes])
+    note: Mapping[str, Any] = field(default_factory=_nothing)
+    favoured: str = ""
+    error: str = ""
+
+    def to_record(self) -> dict[str, Any]:
+        """For the file."""
+        return {
+            "name": self.name,
+            "baseline": self.baseline,
+            "favoured": self.favoured or None,
+            "error": self.error or None,
+            "note": dict(self.note),
+            "modes": {str(mode): times.to_record() for mode, times in self.modes.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeResult:
+    """All lanes on one shape.
+
+    Attributes:
+        shape: Its name.
+        dimensions: Its dimensions.
+        flops: Operations of a call.
+        bound_ns: The least time by the measured ceilings.
+        bound_kind: Which ceiling that is.
+        sets: Buffer sets that calls rotate over.
+        set_bytes: Bytes of each.
+        cold: Whether all sets together are several times the cache, so that each call finds it cold.
+        calls: Calls in a sample.
+        lanes: The lanes.
+        seconds: How long the shape took.
+        least_delta: Smallest log-ratio that may count as a difference.
+    """
+
+    shape: str
+    dimensions: Mapping[str, int]
+    flops: float
+    bound_ns: int
+    bound_kind: str
+    sets: int
+    set_bytes: int
+    cold: bool
+    calls: int
+    lanes: tuple[LaneResult, ...]
+    seconds: float
+    least_delta: float
+    spent: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def lane(self, name: str) -> LaneResult:
+        """The lane of that name."""
+        return next(lane for lane in self.lanes if lane.name == name)
+
+    def reference(self, mode: Mode, *, plain: bool = False) -> LaneResult | None:
+        """The fastest right baseline in a mode; with `plain` of those that are not favoured."""
+        fit = [
+            lane
+            for lane in self.lanes
+            if lane.baseline and mode in lane.modes and not (plain and lane.favoured)
+        ]
+        return min(fit, key=lambda lane: lane.modes[mode].time_ns, default=None)
+
+    def interval(self, lane: LaneResult, mode: Mode, *, plain: bool = False) -> Interval | None:
+        """The log-ratio of a lane to the reference, from the rounds in which both took part."""
+        reference = self.reference(mode, plain=plain)
+        if reference is None or mode not in lane.modes:
+            return None
+        found = ratios(lane.modes[mode], reference.modes[mode])
+        return median_interval(found) if found else None
+
+    def verdict(self, lane: LaneResult, mode: Mode) -> Verdict | None:
+        """Whether a lane is faster than the reference beyond doubt."""
+        interval = self.interval(lane, mode)
+        return None if interval is None else judge_interval(interval, self.least_delta)
+
+    def to_record(self) -> dict[str, Any]:
+        """For the file, and as one JSON line."""
+        modes = [mode for mode in Mode if self.reference(mode) is not None]
+        return {
+            "shape": self.shape,
+            "dimensions": dict(self.dimensions),
+            "flops": self.flops,
+            "bound_ns": self.bound_ns,
+            "bound_kind": self.bound_kind,
+            "sets": self.sets,
+            "set_bytes": self.set_bytes,
+            "cold": self.cold,
+            "calls": self.calls,
+            "seconds": round(self.seconds, 3),
+            "spent": dict(self.spent),
+            "references": {str(mode): self._references(mode) for mode in modes},
+            "ratios": [
+                self._ratio(lane, mode)
+                for lane in self.lanes
+                for mode in modes
+                if mode in lane.modes
+            ],
+            "lanes": [lane.to_record() for lane in self.lanes],
+        }
+
+    def _references(self, mode: Mode) -> dict[str, str | None]:
+        best, plain = self.reference(mode), self.reference(mode, plain=True)
+        return {"best": best.name if best else None, "plain": plain.name if plain else None}
+
+    def _ratio(self, lane: LaneResult, mode: Mode) -> dict[str, Any]:
+        row: dict[str, Any] = {"name": lane.name, "mode": str(mode)}
+        for key, plain in (("", False), ("plain_", True)):
+            interval = self.interval(lane, mode, plain=plain)
+            if interval is not None:
+                ratio, low, high = interval.ratio()
+                row |= {f"{key}ratio": _short(ratio), f"{key}ci": [_short(low), _short(high)]}
+        row["verdict"] = str(self.verdict(lane, mode))
+        row["bound_share"] = _short(self.bound_ns / lane.modes[mode].time_ns)
+        return row
+
+
+def ratios(own: ModeTimes, other: ModeTimes) -> list[float]:
+    """log(own / other), sample by sample of the rounds in which both took part."""
+    return [
+        math.log(mine / its)
+        for row, theirs in zip(own.rounds, other.rounds, strict=False)
+        for mine, its in zip(row, theirs, strict=True)
+    ]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that so large a share of the values does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")

@@ -1,0 +1,129 @@
+"""The text of a side-by-side run: a line for each lane of a shape, then each kernel by size band."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kerneltui.evaluation.bench_result import LaneResult, Mode, ShapeResult
+from kerneltui.evaluation.bench_summary import BandSummary, summaries
+from kerneltui.headless.output import table
+from kerneltui.model.statistics import Interval
+
+__all__ = ["all_summaries", "report", "shape_table", "worst_first"]
+
+_HEAD = ["kernel", "mode", "time us", "ratio", "95% CI", "verdict", "of bound", "launch us", ""]
+
+
+def shape_table(result: ShapeResult) -> str:
+    """Returns a shape's lanes, mode by mode, with its best baselines."""
+    lines = [_HEAD]
+    for mode in Mode:
+        lines += [_line(result, lane, mode) for lane in result.lanes if mode in lane.modes]
+    for lane in result.lanes:
+        if lane.error:
+            lines.append([lane.name, "", "-", "-", "-", "FAIL", "-", "", lane.error])
+    cache = "cold" if result.cold else f"{result.sets * result.set_bytes >> 20} MiB in rotation"
+    head = f"{result.shape}: {result.calls} calls a sample, {result.sets} sets, {cache}"
+    return f"{head}, {result.seconds:.1f} s\n{table(lines, right=frozenset({2, 3, 4, 6, 7}))}"
+
+
+def _line(result: ShapeResult, lane: LaneResult, mode: Mode) -> list[str]:
+    times = lane.modes[mode]
+    ratio, interval = _ratio(result.interval(lane, mode))
+    verdict = result.verdict(lane, mode)
+    launch = times.more.get("launch_ns")
+    reference = result.reference(mode)
+    words: list[str] = []
+    if reference is lane:
+        words.append("best baseline")
+    if lane.favoured:
+        words.append(lane.favoured)
+    return [
+        lane.name,
+        str(mode),
+        f"{times.time_ns / 1e3:.2f}",
+        ratio,
+        interval,
+        "-" if verdict is None or reference is lane else str(verdict),
+        f"{result.bound_ns / times.time_ns:.1%}",
+        f"{launch['p50'] / 1e3:.1f}" if launch else "",
+        "; ".join(words),
+    ]
+
+
+def report(
+    results: Sequence[ShapeResult], kernels: Sequence[str], summary: Sequence[BandSummary]
+) -> str:
+    """Returns each kernel by size band, and its worst shapes first; baselines if there is no kernel."""
+    parts: list[str] = []
+    for mode in Mode:
+        rows = [row for row in summary if row.mode is mode]
+        if rows:
+            parts.append(f"{mode}: ratio to the best baseline\n{_bands(rows)}")
+    for name in kernels:
+        lines = worst_first(results, name)
+        if lines:
+            parts.append(f"{name}: worst shapes first, {Mode.OFFLINE}\n" + "\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def all_summaries(results: Sequence[ShapeResult], kernels: Sequence[str]) -> list[BandSummary]:
+    """Returns the summaries of the kernels, or of the baselines if there is none, in all modes."""
+    names = list(kernels) or list(dict.fromkeys(r.name for x in results for r in x.lanes))
+    found: list[BandSummary] = []
+    for mode in Mode:
+        if any(result.reference(mode) for result in results):
+            timed = [r for r in results if r.reference(mode)]
+            found += [row for name in names for row in summaries(timed, name, mode)]
+    return found
+
+
+def worst_first(results: Sequence[ShapeResult], name: str, most: int = 12) -> list[str]:
+    """Returns lines for the shapes on which a lane is furthest behind."""
+    rows: list[tuple[float, str]] = []
+    for result in results:
+        lane = next((lane for lane in result.lanes if lane.name == name), None)
+        reference = result.reference(Mode.OFFLINE)
+        if lane is None or reference is None:
+            continue
+        if Mode.OFFLINE not in lane.modes:
+            rows.append((0.0, f"  {result.shape}: no times: {lane.error}"))
+            continue
+        interval = result.interval(lane, Mode.OFFLINE)
+        ratio, text = _ratio(interval)
+        order = interval.ratio()[0] if interval else 0.0
+        rows.append((order, f"  {result.shape}: {ratio} [{text}] of {reference.name}"))
+    return [text for _, text in sorted(rows)[:most]]
+
+
+def _bands(rows: Sequence[BandSummary]) -> str:
+    lines = [
+        ["band", "kernel", "shapes", "geomean", "95% CI", "not favoured", "wins", "losses",
+         "unclear", "p5", "by time"]
+    ]  # fmt: skip
+    for row in rows:
+        ratio, interval = _ratio(row.geomean)
+        shapes = str(row.shapes) if not row.failed else f"{row.shapes - row.failed} of {row.shapes}"
+        lines.append(
+            [
+                row.band,
+                row.name,
+                shapes,
+                ratio,
+                interval,
+                _ratio(row.plain)[0],
+                str(row.wins),
+                str(row.losses),
+                str(row.unclear),
+                "-" if row.worst is None else f"{row.worst:.3f}",
+                "-" if row.weighted is None else f"{row.weighted:.3f}",
+            ]
+        )
+    return table(lines, right=frozenset(range(2, 11)))
+
+
+def _ratio(interval: Interval | None) -> tuple[str, str]:
+    if interval is None:
+        return "-", "-"
+    ratio, low, high = interval.ratio()
+    return f"{ratio:.3f}x", f"{low:.3f}-{high:.3f}"
