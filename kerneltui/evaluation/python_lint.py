@@ -218,10 +218,12 @@ class _Reader:
     ) -> Iterator[Finding]:
         targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [node.target]
         for target in targets:
-            for part in ast.walk(target):
-                chain = _chain(part) if isinstance(part, ast.Attribute) else []
+            for part in _changed(target):
+                chain = _chain(part)
                 root = chain[0] if chain else ""
-                if root in self._modules or root in self._values or root == "context":
+                stored = isinstance(part.ctx, (ast.Store, ast.Del))  # what it holds, if not
+                foreign = root in self._modules or root in self._values
+                if foreign or (root == "context" and stored):
                     text = f"{'.'.join(chain)} is changed; a kernel changes what is its own"
                     yield _error("Y07", part, text)
 
@@ -231,6 +233,17 @@ _MODULES = frozenset(
     | {"triton.language", "triton.language.extra", "collections.abc", "torch.sparse"}
     | {f"{package}.{name}" for package, names in DENIED_BELOW.items() for name in names}
 )
+
+
+def _changed(target: ast.expr) -> Iterator[ast.Attribute]:
+    """The attributes that an assignment changes, or whose elements it changes."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        for part in target.elts:
+            yield from _changed(part)
+    elif isinstance(target, (ast.Starred, ast.Subscript)):
+        yield from _changed(target.value)
+    elif isinstance(target, ast.Attribute):
+        yield target
 
 
 def _chain(node: ast.expr) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import io
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -165,6 +166,8 @@ class PythonKernel:
 
     def __init__(self, path: str, compiling: Callable[[], AbstractContextManager[None]]) -> None:
         self._path = path
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)  # a rank may end without a farewell
         use_plain_arithmetic()
         self._guard = Guard()
         with compiling():

@@ -13,14 +13,17 @@ from kerneltui.model.kernel import Kernel, parse_kernel
 
 from .catalogue import CHEATS, HONEST
 from .pieces import kernel
+from .python_catalogue import PYTHON_CHEATS, PYTHON_HONEST
 
 pytestmark = pytest.mark.slow
 
 
-def evaluate(evaluator: Evaluator, source: str, incumbent: Kernel) -> Outcome:
+def evaluate(
+    evaluator: Evaluator, source: str, incumbent: Kernel, file: str = "candidate.cpp"
+) -> Outcome:
     seen: list[Update] = []
     return evaluator.evaluate(
-        parse_kernel(source, "candidate.cpp"), incumbent, against="base", report=seen.append
+        parse_kernel(source, file), incumbent, against="base", report=seen.append
     )
 
 
@@ -94,3 +97,26 @@ def test_a_failing_kernel_is_a_result_and_the_next_evaluation_works(
     assert reason in outcome.failure.reason
     after = evaluate(evaluator, HONEST["H1 plain"], incumbent)
     assert after.failure is None, after.failure
+
+
+@pytest.mark.parametrize("name", PYTHON_CHEATS)
+def test_a_cheat_in_python_is_refused(
+    name: str, evaluator: Evaluator, incumbent: Kernel, workload_folder: Path
+) -> None:
+    cheat = PYTHON_CHEATS[name]
+    source = cheat.source.replace("@REFERENCE@", str(workload_folder / "reference.py"))
+    outcome = evaluate(evaluator, source, incumbent, "candidate.py")
+    assert outcome.measurement is None, f"{name} was measured: {outcome.measurement}"
+    assert outcome.failure is not None
+    assert outcome.failure.kind in cheat.kinds, outcome.failure
+    assert re.search(cheat.reason, outcome.failure.reason), outcome.failure.reason
+    assert "\n" not in outcome.failure.reason
+
+
+@pytest.mark.parametrize("name", PYTHON_HONEST)
+def test_an_honest_kernel_in_python_is_measured(
+    name: str, evaluator: Evaluator, incumbent: Kernel
+) -> None:
+    outcome = evaluate(evaluator, PYTHON_HONEST[name], incumbent, "candidate.py")
+    assert outcome.failure is None, outcome.failure
+    assert outcome.measurement is not None

@@ -74,6 +74,7 @@ def body(line: str, head: str = "import torch") -> str:
         (body("del torch.mm"), "Y07", body("del state")),
         (body("context.rank = 3"), "Y07", body("state.rank = 3")),
         (body("a, torch.Tensor.add = 1, 2"), "Y07", body("a, b = 1, 2")),
+        (body("torch.table[3] = 1"), "Y07", body("context.buffers[set]['C'][torch.arange(3)] = 1")),
     ],
 )  # fmt: skip
 def test_each_rule_finds_its_fault_and_nothing_beside_it(bad, rule, good):
