@@ -9,6 +9,7 @@ from kerneltui.config import cache_folder, config_folder
 from kerneltui.engine.errors import WorkloadUnfit
 from kerneltui.evaluation.pipeline import Evaluator
 from kerneltui.evaluation.stand import MachineTarget
+from kerneltui.evaluation.timing import GPU_PROTOCOL, TimingProtocol
 from kerneltui.model.limit import Ceilings
 from kerneltui.model.workload import TargetSpec, Workload
 from kerneltui.targets.errors import TargetError
@@ -36,7 +37,8 @@ def make_evaluator(workload: Workload, spec: TargetSpec) -> Evaluator:
         raise WorkloadUnfit(
             f"{workload.name}: target '{spec.name}' cannot run here: {error}; see kerneltui doctor"
         ) from error
-    return Evaluator(workload, target, ceilings=ceilings, cache=cache)
+    protocol = GPU_PROTOCOL if spec.name == "cuda" else TimingProtocol()
+    return Evaluator(workload, target, ceilings=ceilings, cache=cache, protocol=protocol)
 
 
 def _cpu(cache: Path, spec: TargetSpec) -> _Made:

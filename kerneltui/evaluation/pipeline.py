@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache as cached
 from pathlib import Path
 
+from kerneltui.evaluation.baseline_kernels import baseline_kernel
 from kerneltui.evaluation.bench import SideBySide
 from kerneltui.evaluation.bench_plan import BenchPlan
 from kerneltui.evaluation.bench_result import ShapeResult
@@ -33,13 +35,15 @@ from kerneltui.evaluation.outcome import (
     WorkloadRefused,
     fault_of,
 )
+from kerneltui.evaluation.prefetch import Prefetch
 from kerneltui.evaluation.stand import MachineTarget, Stand, lint
 from kerneltui.evaluation.timing import LaneFailure, TimingProtocol, WrongOutput
 from kerneltui.evaluation.trial import Trial
 from kerneltui.evaluation.verify import Tally, VerifyPlan, mismatch, verify_idle, verify_shape
 from kerneltui.evaluation.workload_test import run_workload_test
 from kerneltui.model.candidate import Failure
-from kerneltui.model.kernel import Kernel
+from kerneltui.model.errors import DefinitionError
+from kerneltui.model.kernel import Kernel, parse_kernel
 from kerneltui.model.limit import Ceilings
 from kerneltui.model.measurement import FailureKind, Measurement, Stage
 from kerneltui.model.reading import GpuReading
@@ -48,6 +52,8 @@ from kerneltui.targets.errors import RankFailure, TargetError
 from kerneltui.targets.port import Build, GroupRole
 
 __all__ = ["Evaluator"]
+
+_MOST_COMPILERS = 8
 
 
 def _silent(text: str) -> None:
@@ -103,6 +109,7 @@ class Evaluator:
         self._incumbent: Kernel | None = None
         self._delta = 0.0
         self._noise: dict[str, _Noise] = {}
+        self._prefetch = Prefetch(self.stand.build, min(_MOST_COMPILERS, target.cores))
 
     # Life
 
@@ -112,6 +119,7 @@ class Evaluator:
 
     def close(self) -> None:
         """Ends every process that was started."""
+        self._prefetch.close()
         self.stand.close()
 
     def interrupt(self) -> None:
@@ -165,6 +173,7 @@ class Evaluator:
             EvaluationError: The incumbent or every baseline fails, or the end was asked for.
         """
         self.stand.begin()
+        self._prefetch.ask([incumbent, *self._known_kernels()])
         say("testing the workload")
         mutants = self.self_test()
         self._drop_yardsticks()
@@ -175,6 +184,18 @@ class Evaluator:
         record = {**result.record, "environment": dict(self.environment())}
         self.calibration = replace(result, mutants=mutants, record=record)
         return self.calibration
+
+    def _known_kernels(self) -> Iterator[Kernel]:
+        """Baselines that are files, then the library, as far as they can be read."""
+        folder = self.workload.kernels
+        for name in self._spec.baselines:
+            with suppress(DefinitionError, OSError):
+                kernel = baseline_kernel(folder, name)
+                if kernel is not None:
+                    yield kernel
+        for file in self._spec.library:
+            with suppress(DefinitionError, OSError):
+                yield parse_kernel((folder / file).read_text(encoding="utf-8"), file)
 
     def set_incumbent(self, kernel: Kernel, say: Callable[[str], None] = _silent) -> None:
         """Makes a kernel the one that verdicts are against; it must have been verified.

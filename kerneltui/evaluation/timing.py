@@ -29,7 +29,15 @@ from kerneltui.targets.port import Sample
 _MANY_SETS = 16
 _WATCH_EVERY_S = 0.5  # two GPUs take some 13 ms, three times in a round
 
-__all__ = ["Burst", "LaneFailure", "ShapeRounds", "Timer", "TimingProtocol", "WrongOutput"]
+__all__ = [
+    "GPU_PROTOCOL",
+    "Burst",
+    "LaneFailure",
+    "ShapeRounds",
+    "Timer",
+    "TimingProtocol",
+    "WrongOutput",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,10 @@ class TimingProtocol:
         """Returns the number of buffer sets for a problem, of `set_bytes` over all ranks."""
         roomy = self.rotation_bytes // max(1, set_bytes)
         return min(self.most_sets, max(self.sets, calls, min(roomy, _MANY_SETS)))
+
+
+GPU_PROTOCOL = TimingProtocol(sample_ns=1_000_000, most_kept=5, round_ns=5_000_000)
+"""A GPU's timer between gate and stamp is exact to a microsecond and nothing else runs: less is enough."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,14 @@ _PEAK_MARGIN = 1.15  # a clock may be higher for a moment than while the rate wa
 _LATENCY_NS = 2_000.0
 
 
-class Place(Protocol):
+class _Place(Protocol):
     """A target with GPUs and a folder for what it keeps."""
 
     cache: Path
     gpus: Gpus
 
 
-def stored_ceilings(place: Place, ranks: int, dtype: str) -> Path:
+def stored_ceilings(place: _Place, ranks: int, dtype: str) -> Path:
     """The file in which the rates of these GPUs are kept."""
     devices = [dict(place.gpus.describe(index).items()) for index in range(ranks)]
     text = json.dumps([_FORMAT, devices, ranks, dtype], sort_keys=True)

@@ -1,0 +1,40 @@
+"""Builds ahead of need: the kernels that a search is going to ask for, several at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from kerneltui.evaluation.outcome import EvaluationError
+from kerneltui.model.kernel import Kernel
+from kerneltui.targets.errors import TargetError
+
+__all__ = ["Prefetch"]
+
+
+class Prefetch:
+    """Builds kernels in the background; the results are in the build cache.
+
+    Args:
+        build: Builds one kernel. From any thread.
+        workers: Compilers at one time.
+    """
+
+    def __init__(self, build: Callable[[Kernel], object], workers: int) -> None:
+        self._build = build
+        self._pool = ThreadPoolExecutor(max(1, workers), thread_name_prefix="prefetch")
+
+    def ask(self, kernels: Iterable[Kernel]) -> None:
+        """Begins with kernels that will be needed, and returns at once."""
+        for kernel in kernels:
+            self._pool.submit(self._try, kernel)
+
+    def close(self) -> None:
+        """Begins with nothing new; what is being compiled ends by itself."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _try(self, kernel: Kernel) -> None:
+        # Whoever needs the kernel meets the same failure, and knows what it means.
+        with suppress(EvaluationError, TargetError):
+            self._build(kernel)
