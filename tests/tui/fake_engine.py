@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
+from gpu_session import on_gpus  # noqa: E402
 from tui_session import LOGS, SECOND, Session, record  # noqa: E402
 
 from kerneltui.model.candidate import DecisionKind  # noqa: E402
@@ -31,6 +33,7 @@ from kerneltui.model.command import (  # noqa: E402
     Interrupt,
     Progress,
     ReadLog,
+    ReadMachineCode,
     ReadNotes,
     ReadSource,
     Rebench,
@@ -57,6 +60,7 @@ from kerneltui.model.event import (  # noqa: E402
     encode_event,
 )
 from kerneltui.model.frames import FrameReader, encode_frame  # noqa: E402
+from kerneltui.model.reading import encode_readings  # noqa: E402
 from kerneltui.model.record import parse_json, to_plain  # noqa: E402
 from kerneltui.model.state import State, fold  # noqa: E402
 
@@ -111,9 +115,28 @@ class Paper:
     def progress(self, progress: Progress) -> dict[str, Any]:
         return {"frame": "progress", "progress": to_plain(progress)}
 
+    def gpus(self) -> list[Progress]:
+        """Two readings a second apart, so that rates are known; none on a target without GPUs."""
+        found: list[Progress] = []
+        for second in range(2 if self.session.readings else 0):
+            readings = [
+                replace(
+                    reading,
+                    at_ns=reading.at_ns + second * SECOND,
+                    link_bytes=None
+                    if reading.link_bytes is None
+                    else reading.link_bytes + second * 171_000_000_000,
+                )
+                for reading in self.session.readings
+            ]
+            extra = {"readings": encode_readings(readings)}
+            found.append(Progress("gpu", "", "", at=self.now, extra=extra))
+        return found
+
     def scene(self) -> list[Progress]:
         at = self.now - 14 * SECOND
         return [
+            *self.gpus(),
             Progress("phase", "slow", "proposing c0032", at=at),
             Progress("phase", "fast", "waits: bench c0029", at=at),
             Progress("round", "c0029", "", 13, ROUNDS, at),
@@ -127,8 +150,10 @@ class Paper:
     def take(self, number: int, command: Command) -> list[dict[str, Any]]:
         """Returns the frames that answer a command."""
         self.commands.append(command)
-        query = isinstance(command, ReadSource | ReadLog | ReadNotes)
+        query = isinstance(command, ReadSource | ReadLog | ReadNotes | ReadMachineCode)
         error = ""
+        if isinstance(command, ReadMachineCode) and command.candidate not in self.session.machine:
+            error = "no machine code here: no nvcc: not in CUDA_HOME, PATH or /usr/local/cuda"
         if not query:
             error = self.refuse
             if self.replay:
@@ -168,8 +193,10 @@ class Paper:
                 }
             case ReadLog(log=log):
                 return {"text": LOGS.get(log, "")}
-            case ReadNotes():
-                return {"text": "{}"}
+            case ReadNotes(candidate=id_):
+                return {"text": json.dumps(session.notes.get(id_, {}))}
+            case ReadMachineCode(candidate=id_):
+                return session.machine[id_]
             case Accept(hunks=hunks) if hunks is not None:
                 return {"text": "c0033 proposed from the chosen hunks"}
             case _:
@@ -213,7 +240,8 @@ class Paper:
                     | StopEngine
                     | ReadSource
                     | ReadLog
-                    | ReadNotes,
+                    | ReadNotes
+                    | ReadMachineCode,
                 )
                 return []
 
@@ -283,6 +311,7 @@ def main() -> int:
     parser.add_argument("--terminal", action="store_true", help="show the terminal as well")
     parser.add_argument("--replay", action="store_true")
     parser.add_argument("--readonly", action="store_true")
+    parser.add_argument("--gpus", action="store_true", help="a session on two GPUs")
     parser.add_argument("--quiet", action="store_true", help="send no progress by itself")
     parser.add_argument(
         "--delay", type=float, default=0.0, help="seconds the engine takes to start"
@@ -293,8 +322,9 @@ def main() -> int:
         log_file.append(Path(options.commands))
 
     def paper() -> Paper:
+        start = time.time_ns() - 640 * SECOND
         return Paper(
-            record(time.time_ns() - 640 * SECOND),
+            on_gpus(start) if options.gpus else record(start),
             writer=not options.readonly,
             replay=options.replay,
         )

@@ -9,6 +9,7 @@ import hashlib
 import math
 import random
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from kerneltui.model.candidate import AgentName, Failure, Origin
 from kerneltui.model.directive import Backend, Directive, Issuer, Placement, Sync
@@ -43,6 +44,7 @@ from kerneltui.model.measurement import (
     ShapeMeasurement,
     Stage,
 )
+from kerneltui.model.reading import GpuReading
 from kerneltui.model.statistics import Interval, Verdict, judge_interval
 
 START = 1_764_500_000_000_000_000
@@ -226,6 +228,9 @@ class Session:
     at: int = START
     incumbent: str = "c0001"
     speed: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    machine: dict[str, dict[str, Any]] = field(default_factory=dict)
+    readings: tuple[GpuReading, ...] = ()
     random: random.Random = field(default_factory=lambda: random.Random(7))
 
     def add(self, event: Event) -> None:

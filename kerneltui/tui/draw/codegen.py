@@ -12,10 +12,11 @@ from typing import Any, cast
 from kerneltui.tui.reports import MachineCode, Report
 from kerneltui.tui.text import Line, clean, cut, fit, wrap
 
-__all__ = ["codegen_lines"]
+__all__ = ["codegen_lines", "is_machine_head"]
 
 _WORSE_IF_MORE = frozenset({"spill stores", "spill loads", "stack", "LDL", "STL"})
 _ALWAYS = ("registers", "spill stores", "spill loads", "stack", "static smem")
+_MACHINE_HEAD = (" Machine code", "title")
 _NAMES = {"all": "instructions"}
 _NAME, _VALUE = 16, 9
 _DIFF_STYLES = {"+": "add-plain", "-": "del-plain", "@": "hunk", "#": "title"}
@@ -50,6 +51,11 @@ def codegen_lines(report: Report, width: int) -> Sequence[Line]:
     if isinstance(more, int) and more:
         lines.append(((f" and {more} more kernels", "dim"),))
     return [*lines, (), *_machine(report, width)]
+
+
+def is_machine_head(line: Line) -> bool:
+    """Whether the difference of the machine code begins with this line."""
+    return bool(line) and line[0] == _MACHINE_HEAD
 
 
 def _head(report: Report) -> Line:
@@ -125,7 +131,7 @@ def _machine(report: Report, width: int) -> list[Line]:
     machine = report.machine
     if machine is None:
         return [((" M", "key"), (" compares the machine code with the parent's", "dim"))]
-    lines: list[Line] = [((" Machine code", "title"), (_same(machine), "dim"))]
+    lines: list[Line] = [(_MACHINE_HEAD, (_same(machine), "dim"))]
     if machine.text:
         lines += _wrapped(machine.text, "dim", width)
     for line in machine.lines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kerneltui.model.candidate import Candidate, DecisionKind
-from kerneltui.model.measurement import MeasurementStage
+from kerneltui.model.measurement import GpuUse, Measurement, MeasurementStage
 from kerneltui.model.state import State
 from kerneltui.tui.draw.chart import chart_lines, shape_charts
 from kerneltui.tui.format import (
@@ -20,7 +20,7 @@ from kerneltui.tui.format import (
 )
 from kerneltui.tui.text import Line, clean, cut, fit, wrap
 
-__all__ = ["bench_table", "candidate_log", "directive_lines", "machine_lines"]
+__all__ = ["bench_table", "candidate_log", "directive_lines", "gpu_table", "machine_lines"]
 
 
 def bench_table(state: State, candidate: Candidate, width: int) -> Sequence[Line]:
@@ -56,9 +56,62 @@ def bench_table(state: State, candidate: Candidate, width: int) -> Sequence[Line
             row.append((f"  {clean(part.reference)}, n={part.rounds}", "faint"))
         lines.append(cut(tuple(row), width))
     lines += _summary(state, candidate, names)
+    lines += _remarks(measurement, width)
+    lines += gpu_table(measurement, names, width)
     for chart in shape_charts(state, candidate):
         lines += [(), ((f" {clean(chart.title)}", "title"),), *chart_lines(chart, width, 3)]
     return lines
+
+
+def _remarks(measurement: Measurement, width: int) -> Sequence[Line]:
+    lines: list[Line] = []
+    for remark in measurement.remarks:
+        first, *rest = wrap(remark, max(width - 3, 10))
+        lines.append(((" ! ", "warn"), (first, "warn")))
+        lines += [(("   " + part, "warn"),) for part in rest]
+    return lines
+
+
+def gpu_table(measurement: Measurement, names: int, width: int) -> Sequence[Line]:
+    """Returns what the GPUs did on each shape; nothing for a target without."""
+    used = [(part.shape, part.gpu) for part in measurement.shapes if part.gpu is not None]
+    if not used:
+        return []
+    head = f" {'on the GPUs':<{names}} {'MHz':>6} {'W':>6} {'mJ/call':>9} {'FLOP/clk/SM':>12}"
+    lines: list[Line] = [(), cut(((f"{head}  held down by", "dim"),), width)]
+    for shape, use in used:
+        energy = None if use.energy_j is None else use.energy_j * 1e3
+        row: Line = (
+            (f" {fit(clean(shape), names)}", "ink"),
+            (f" {_known(use.sm_clock_mhz):>6}", "ink"),
+            (f" {_known(use.power_w):>6}", "ink"),
+            (f" {_known(energy, 1) + ('' if use.counted else '~'):>9}", "ink"),
+            (f" {_known(use.flop_per_clock):>12}", "strong"),
+            (f"  {_held(use)}", "dim"),
+        )
+        lines.append(cut(row, width))
+    if not all(use.counted for _, use in used):
+        lines.append(
+            ((" ~ power times time: too short for the GPU's own count of energy", "faint"),)
+        )
+    return lines
+
+
+def _known(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _held(use: GpuUse) -> str:
+    """What held the clock down, in how many rounds of the candidate and of the incumbent."""
+    parts = [
+        f"{cause} in {mine} of {use.rounds} rounds (BEST {other})"
+        for cause, mine, other in (
+            ("power", use.power_rounds, use.incumbent_power_rounds),
+            ("heat", use.heat_rounds, use.incumbent_heat_rounds),
+        )
+        if mine or other
+    ]
+    return ", ".join(parts) or "nothing"
 
 
 def _summary(state: State, candidate: Candidate, names: int) -> Sequence[Line]:
@@ -184,9 +237,16 @@ def machine_lines(state: State, width: int, height: int) -> Sequence[Line]:
     def add(name: str, text: str, style: str = "ink") -> None:
         lines.append(cut(((f" {name:<8}", "dim"), (clean(text), style)), width))
 
-    processor = environment.get("cpu", environment.get("device", ""))
+    processor = environment.get("machine", environment.get("cpu", environment.get("device", "")))
     if processor:
         add("machine", processor)
+    gpus = [text for name, text in environment.items() if name.startswith("gpu ")]
+    if gpus:
+        kinds = ", ".join(f"{gpus.count(kind)}x {kind}" for kind in dict.fromkeys(gpus))
+        add("gpus", f"{kinds}, driver {environment.get('driver', 'unknown')}")
+    others = [text for name, text in environment.items() if name.startswith("others on gpu ")]
+    if others:
+        add("others", "; ".join(others), "warn")
     tools = [environment[key] for key in ("compiler", "torch") if key in environment]
     if tools:
         add("tools", " · ".join(tools))

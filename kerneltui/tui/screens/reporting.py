@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kerneltui.model.candidate import Candidate
 from kerneltui.model.state import State
-from kerneltui.tui.draw.codegen import codegen_lines
+from kerneltui.tui.draw.codegen import codegen_lines, is_machine_head
 from kerneltui.tui.draw.counters import counter_lines
 from kerneltui.tui.reports import Report
 from kerneltui.tui.text import Line
@@ -111,6 +111,10 @@ class Reporting:
             self.draw()
             await reports.load_machine_code(candidate, report)
         self.draw()
+        if candidate == self._screen.candidate and self._screen.main.tab == "Codegen":
+            lines = self._screen.main.current.lines
+            heads = [row for row, line in enumerate(lines) if is_machine_head(line)]
+            self._screen.main.current.jump(heads[0] if heads else 0)
 
     def _say(self, text: str) -> None:
         self._screen.main.current.show(lambda _w, _h: [((f" {text}", "dim"),)])
