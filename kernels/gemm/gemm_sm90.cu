@@ -6,9 +6,9 @@
  *           two warpgroups multiply, two warps store finished boxes of C (TMA) under the next tile's main
  *           loop. With CLUSTER 2, two CTAs, one above the other, share a tile of B.
  *   split   for products of few tiles. One tile and one range of K per CTA. Ranges of K are shared out over
- *           the CTAs of a cluster, whose sums meet in shared memory (each CTA adds one part of the tile), and
- *           over clusters, whose sums meet in scratch: the cluster that comes last adds them. The order of
- *           the additions is fixed, so a call gives the same bits each time.
+ *           the CTAs of a cluster, which send their sums to each other's shared memory (each CTA adds one
+ *           part of the tile), and over clusters, whose sums meet in scratch: the cluster that comes last
+ *           adds them. The order of the additions is fixed, so a call gives the same bits each time.
  *   plain   rows that do not begin on 16 bytes (N or K no multiple of 8) cannot be read by TMA: mma.sync.
  *
  * B is row major, [K, N], and WGMMA reads it so ("MN-major"): nothing is transposed. Rows and columns beyond
@@ -45,13 +45,13 @@
 // CTAs that share a wide tile of B, each loads half of it.
 // kerneltui: tunable CLUSTER in 2 1 if TILE_N % (64 * CLUSTER) == 0
 #define CLUSTER 2
-// KB of the ring of a split tile: with 96 or less two CTAs share an SM.
-// kerneltui: tunable SPLIT_KB in 96 64 192
-#define SPLIT_KB 96
+// KB of the ring of a split tile whose CTA has an SM to itself; what it holds hides the way from main memory.
+// kerneltui: tunable SPLIT_KB in 208 176 144 112
+#define SPLIT_KB 208
 // Row tiles of a super-block: tiles are visited down its rows, then along N.
 // kerneltui: runtime GROUP_M in 4 8 16 32 default 16
-// Which tile: 0 by rule, 1 wide, 2 to 6 split with 64x64, 128x64, 64x128, 128x128, 128x256.
-// kerneltui: runtime TILE in 0 1 2 3 4 5 6 default 0
+// Which tile: 0 by rule, 1 wide, 2 to 9 split: 64x64, 128x64, 64x128, 128x128, 128x256, 128x192, 64x192, 192x64.
+// kerneltui: runtime TILE in 0 1 2 3 4 5 6 7 8 9 default 0
 // CTAs of a cluster that share out K; 0 by rule. Counts for split tiles.
 // kerneltui: runtime SLICES in 0 1 2 4 8 default 0
 // Clusters that share out K; 0 by rule. Counts for split tiles.
@@ -113,13 +113,10 @@ __device__ __forceinline__ void barrier_arrive_at(uint64_t *barrier, uint32_t ct
                  : "memory");
 }
 
-__device__ __forceinline__ float4 load_at(uint32_t address, uint32_t cta) {
-    float4 v;
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(address_at(address, cta))
+__device__ __forceinline__ void store_at(uint32_t address, uint32_t cta, float4 v) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address_at(address, cta)),
+                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
                  : "memory");
-    return v;
 }
 
 __device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t bytes) {
@@ -189,10 +186,6 @@ __device__ __forceinline__ void commit_stores() {
 template <int pending>
 __device__ __forceinline__ void wait_stores_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
-}
-
-__device__ __forceinline__ void wait_stores_done() {
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 /* Operands of WGMMA in shared memory, 128-byte swizzle. A is K-major: rows of 128 bytes, 8 of them an atom
@@ -332,6 +325,24 @@ struct Ring {
     }
 };
 
+/* Writes 64 x 64 of a warpgroup's sums to a box. A thread has of every 8 columns two neighbours, in row
+ * lane / 4 and 8 below; the order of 16 bytes within a row is that of the 128-byte swizzle. */
+__device__ __forceinline__ void put_box(const float *d, char *target) {
+    const int lane = int(threadIdx.x) % 32;
+    const int row = int(threadIdx.x) / 32 % 4 * 16 + lane % 16;
+    const uint32_t base = shared_address(target) + uint32_t(row * 128);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const float *v = d + i * 8;
+        const uint32_t address = base + uint32_t(((i * 2 + lane / 16) ^ (row & 7)) << 4);
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                     "r"(pack(v[0], v[1])), "r"(pack(v[2], v[3])), "r"(pack(v[4], v[5])),
+                     "r"(pack(v[6], v[7]))
+                     : "memory");
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* before TMA reads it */
+}
+
 /* The tile with a number: super-blocks of `group` rows of tiles; within one, down the rows, then along N. */
 __device__ __forceinline__ void tile_at(int index, int group, int tiles_m, int tiles_n, int &m, int &n) {
     const int block = group * tiles_n;
@@ -343,14 +354,15 @@ __device__ __forceinline__ void tile_at(int index, int group, int tiles_m, int t
 }
 
 /* A ring of tiles of A and B in shared memory, and who has filled and read them. */
-template <int rows, int columns, int depth>
+template <int rows, int columns>
 struct Stages {
     static constexpr int a_bytes = rows * row_bytes;
     static constexpr int b_bytes = tile_k * columns * 2;
-    static constexpr int bytes = depth * (a_bytes + b_bytes);
+    static constexpr int bytes = a_bytes + b_bytes; /* of one */
 
     char *a, *b;
     uint64_t *full, *empty;
+    int depth;
 
     /* `sharing` CTAs of the cluster, from `first` on, share B; this one is number `own` of them. */
     __device__ __forceinline__ void load(const CUtensorMap *map_a, const CUtensorMap *map_b, Ring &at, int row,
@@ -424,7 +436,7 @@ struct Wide {
     static constexpr int cluster = CLUSTER;
     static constexpr int groups = 2;
     static constexpr int threads = 128 * (1 + groups);
-    using Tiles = Stages<rows, columns, stages>;
+    using Tiles = Stages<rows, columns>;
 
     struct Barriers {
         uint64_t full[stages];           /* A and B have arrived */
@@ -434,7 +446,7 @@ struct Wide {
     };
 
     static constexpr int shared_bytes =
-        Tiles::bytes + groups * boxes * box_bytes + int(sizeof(Barriers)) + 1024; /* 1024: alignment */
+        stages * Tiles::bytes + groups * boxes * box_bytes + int(sizeof(Barriers)) + 1024; /* 1024: alignment */
 
     static_assert(columns / box % cluster == 0, "a CTA of the cluster loads whole boxes of B");
     static_assert(boxes >= 1 && boxes <= columns / box, "boxes of one tile");
@@ -469,32 +481,17 @@ __device__ __forceinline__ void store_tiles(const WideParams &p, char *c, Wide::
         for (; held > 0; --held)
             barrier_arrive(&barriers->c_empty[group][(slot.index + Wide::boxes - held) % Wide::boxes]);
     }
-    wait_stores_done();
 }
 
-/* Writes 64 rows of a tile to shared memory, box by box. A thread has of every 8 columns two neighbours, in
- * row lane / 4 and 8 below. */
+/* Writes 64 rows of a tile to shared memory, box by box. */
 __device__ __forceinline__ void hand_over(const float (&d)[Wide::columns / 2], char *c,
                                           Wide::Barriers *barriers, Ring &slot, int group) {
-    const int lane = int(threadIdx.x) % 32;
-    const int row = int(threadIdx.x) / 32 % 4 * 16 + lane % 16;
 #pragma unroll
     for (int j = 0; j < Wide::columns / box; ++j) {
         barrier_wait(&barriers->c_empty[group][slot.index], slot.parity);
-        const uint32_t base =
-            shared_address(c + (group * Wide::boxes + slot.index) * box_bytes) + uint32_t(row * 128);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float *v = d + j * 32 + i * 8;
-            const uint32_t address = base + uint32_t(((i * 2 + lane / 16) ^ (row & 7)) << 4);
-            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-                         "r"(pack(v[0], v[1])), "r"(pack(v[2], v[3])), "r"(pack(v[4], v[5])),
-                         "r"(pack(v[6], v[7]))
-                         : "memory");
-        }
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        put_box(d + j * 32, c + (group * Wide::boxes + slot.index) * box_bytes);
         __syncwarp();
-        if (lane == 0) barrier_arrive(&barriers->c_full[group][slot.index]);
+        if (threadIdx.x % 32 == 0) barrier_arrive(&barriers->c_full[group][slot.index]);
         slot.next(Wide::boxes);
     }
 }
@@ -502,10 +499,11 @@ __device__ __forceinline__ void hand_over(const float (&d)[Wide::columns / 2], c
 __global__ void __launch_bounds__(Wide::threads, 1) wide_kernel(const __grid_constant__ WideParams p) {
     extern __shared__ char raw[];
     char *const memory = raw + (1024 - shared_address(raw) % 1024) % 1024;
-    char *const c = memory + Wide::Tiles::bytes;
+    char *const c = memory + Wide::stages * Wide::Tiles::bytes;
     Wide::Barriers *const barriers =
         reinterpret_cast<Wide::Barriers *>(c + Wide::groups * Wide::boxes * box_bytes);
-    Wide::Tiles tiles{memory, memory + Wide::stages * Wide::Tiles::a_bytes, barriers->full, barriers->empty};
+    Wide::Tiles tiles{memory, memory + Wide::stages * Wide::Tiles::a_bytes, barriers->full, barriers->empty,
+                      Wide::stages};
 
     const int rank = Wide::cluster > 1 ? int(cluster_rank()) : 0;
     const int first = int(blockIdx.x) / Wide::cluster;
@@ -566,7 +564,7 @@ __global__ void __launch_bounds__(Wide::threads, 1) wide_kernel(const __grid_con
 /* ---- Split tiles. --------------------------------------------------------------------------------- */
 
 struct SplitParams {
-    CUtensorMap a, b;
+    CUtensorMap a, b, c_map;
     __nv_bfloat16 *c;
     float4 *sums;       /* scratch, if parts > 1 */
     unsigned *counters; /* of every tile and slice: clusters that have written their sums */
@@ -575,6 +573,8 @@ struct SplitParams {
     int group_m;          /* likewise */
     int share;            /* CTAs of a cluster that share a tile of B, one above the other */
     int slices, parts;    /* of K: CTAs of a cluster, and clusters */
+    int stages;
+    int sums_at; /* where in shared memory the sums of a cluster meet; 0: in the ring, after all have read it */
 };
 
 template <int tile_rows, int tile_columns>
@@ -584,21 +584,31 @@ struct Split {
     static constexpr int consumers = 128 * groups;
     static constexpr int threads = consumers + 32;
     static constexpr int pieces = columns / 8; /* a thread has 4 sums of each: 2 columns, 2 rows */
-    static constexpr int stage_bytes = rows * row_bytes + tile_k * columns * 2;
     static constexpr int sum_bytes = pieces * consumers * 16;
-    static constexpr int ring_bytes = (columns == 256 ? 192 : SPLIT_KB) * 1024;
-    static constexpr int stages = ring_bytes / stage_bytes;
-    using Tiles = Stages<rows, columns, stages>;
+    static constexpr int most_stages = 16;
+    using Tiles = Stages<rows, columns>;
 
     struct Barriers {
-        uint64_t full[stages], empty[stages];
+        uint64_t full[most_stages], empty[most_stages];
         int last;
     };
 
-    static constexpr int used_bytes = Tiles::bytes > sum_bytes ? Tiles::bytes : sum_bytes;
-    static constexpr int shared_bytes = used_bytes + int(sizeof(Barriers)) + 1024;
-    static constexpr int ctas_of_sm = shared_bytes <= 115000 ? 2 : 1;
-    static_assert(stages >= 2 && shared_bytes <= 232448, "a ring that fits in a CTA's shared memory");
+    static constexpr int ctas_of_sm = rows * columns >= 128 * 192 ? 1 : 2;
+    static constexpr int alone = SPLIT_KB * 1024, beside = ctas_of_sm == 1 ? alone : 108 * 1024;
+
+    static constexpr int stages(int room) {
+        return room / Tiles::bytes < most_stages ? room / Tiles::bytes : most_stages;
+    }
+    static constexpr __host__ __device__ int barriers_at(int stages, int sums_at) {
+        const int ring = stages * Tiles::bytes, sums = sums_at + sum_bytes;
+        return ring > sums ? ring : sums;
+    }
+    static constexpr int shared_bytes(int stages, int sums_at) {
+        return barriers_at(stages, sums_at) + int(sizeof(Barriers)) + 1024; /* 1024: alignment */
+    }
+
+    static_assert(alone / Tiles::bytes >= 2 && beside / Tiles::bytes >= 2, "a ring of two stages at least");
+    static_assert(alone + int(sizeof(Barriers)) + 1024 <= 232448, "more shared memory than a CTA may have");
 };
 
 // kerneltui: evolve begin split
@@ -624,8 +634,10 @@ __global__ void __launch_bounds__(T::threads, T::ctas_of_sm)
     split_kernel(const __grid_constant__ SplitParams p) {
     extern __shared__ char raw[];
     char *const memory = raw + (1024 - shared_address(raw) % 1024) % 1024;
-    typename T::Barriers *const barriers = reinterpret_cast<typename T::Barriers *>(memory + T::used_bytes);
-    typename T::Tiles tiles{memory, memory + T::stages * T::Tiles::a_bytes, barriers->full, barriers->empty};
+    typename T::Barriers *const barriers =
+        reinterpret_cast<typename T::Barriers *>(memory + T::barriers_at(p.stages, p.sums_at));
+    typename T::Tiles tiles{memory, memory + p.stages * T::Tiles::a_bytes, barriers->full, barriers->empty,
+                            p.stages};
 
     const int warp = int(threadIdx.x) / 32;
     const int lane = int(threadIdx.x) % 32;
@@ -644,7 +656,7 @@ __global__ void __launch_bounds__(T::threads, T::ctas_of_sm)
     const int to = int(int64_t(p.k_tiles) * (range + 1) / ranges);
 
     if (threadIdx.x == 0) {
-        for (int i = 0; i < T::stages; ++i) {
+        for (int i = 0; i < p.stages; ++i) {
             barrier_init(&barriers->full[i], 1);
             barrier_init(&barriers->empty[i], p.share * T::groups * 4);
         }
@@ -659,30 +671,13 @@ __global__ void __launch_bounds__(T::threads, T::ctas_of_sm)
     wait_for_predecessor();
     allow_successor();
 
-    const uint32_t own_sums = shared_address(memory);
     const int thread = int(threadIdx.x);
+    const int pieces = T::pieces / p.slices; /* that this CTA adds */
     float4 *const sums = p.sums + (int64_t(n * p.tiles_m * p.share + m) * p.parts) * T::pieces * T::consumers;
+    float d[T::columns / 2];
     if (consumer) {
-        float d[T::columns / 2];
         Ring at{0, 0};
         tiles.multiply(d, at, to - from, warp / 4, p.share, slice * p.share);
-        if (p.slices > 1) {
-            consumer_sync<T::consumers>(); /* all have read the ring */
-#pragma unroll
-            for (int j = 0; j < T::pieces; ++j)
-                *reinterpret_cast<float4 *>(memory + (j * T::consumers + thread) * 16) =
-                    float4{d[j * 4], d[j * 4 + 1], d[j * 4 + 2], d[j * 4 + 3]};
-        } else if (p.parts > 1) {
-#pragma unroll
-            for (int j = 0; j < T::pieces; ++j)
-                __stcg(sums + (part * T::pieces + j) * T::consumers + thread,
-                       float4{d[j * 4], d[j * 4 + 1], d[j * 4 + 2], d[j * 4 + 3]});
-        } else {
-#pragma unroll
-            for (int j = 0; j < T::pieces; ++j)
-                store_piece<T>(p, row, column, j,
-                               float4{d[j * 4], d[j * 4 + 1], d[j * 4 + 2], d[j * 4 + 3]});
-        }
     } else {
         if (lane == 0) {
             Ring at{0, 1};
@@ -691,21 +686,48 @@ __global__ void __launch_bounds__(T::threads, T::ctas_of_sm)
         __syncwarp();
     }
 
-    /* This CTA's pieces of the sums of its cluster. */
-    const int first = T::pieces * slice / p.slices, end = T::pieces * (slice + 1) / p.slices;
+    const auto sum_of = [&](int j) { return float4{d[j * 4], d[j * 4 + 1], d[j * 4 + 2], d[j * 4 + 3]}; };
     if (p.slices > 1) {
-        cluster_sync();
-        if (consumer)
-            for (int j = first; j < end; ++j) {
-                const uint32_t address = own_sums + uint32_t((j * T::consumers + thread) * 16);
-                float4 v = load_at(address, uint32_t(own));
-#pragma unroll 4
-                for (int q = 1; q < p.slices; ++q) v = add(v, load_at(address, uint32_t(q * p.share + own)));
-                if (p.parts > 1)
-                    __stcg(sums + (part * T::pieces + j) * T::consumers + thread, v);
-                else
-                    store_piece<T>(p, row, column, j, v);
+        if (p.sums_at == 0) cluster_sync(); /* all have read their rings */
+        if (consumer) {
+            const uint32_t meeting = shared_address(memory) + uint32_t(p.sums_at);
+#pragma unroll
+            for (int j = 0; j < T::pieces; ++j) { /* to the CTA that adds this piece, in the place of this slice */
+                const int place = (slice * pieces + j % pieces) * T::consumers + thread;
+                store_at(meeting + uint32_t(place * 16), uint32_t(j / pieces * p.share + own), sum_of(j));
             }
+        }
+        cluster_sync();
+        if (consumer) {
+            const float4 *at = reinterpret_cast<const float4 *>(memory + p.sums_at) + thread;
+            for (int j = 0; j < pieces; ++j, at += T::consumers) {
+                float4 v = *at;
+#pragma unroll 4
+                for (int q = 1; q < p.slices; ++q) v = add(v, at[q * pieces * T::consumers]);
+                if (p.parts > 1)
+                    __stcg(sums + (part * T::pieces + slice * pieces + j) * T::consumers + thread, v);
+                else
+                    store_piece<T>(p, row, column, slice * pieces + j, v);
+            }
+        }
+    } else if (p.parts > 1) {
+        if (consumer) {
+#pragma unroll
+            for (int j = 0; j < T::pieces; ++j)
+                __stcg(sums + (part * T::pieces + j) * T::consumers + thread, sum_of(j));
+        }
+    } else if (consumer) {
+        consumer_sync<T::consumers>(); /* all have read the ring */
+        char *const boxes = memory + warp / 4 * (T::columns / box) * box_bytes;
+#pragma unroll
+        for (int j = 0; j < T::columns / box; ++j) put_box(d + j * 32, boxes + j * box_bytes);
+        consumer_sync<T::consumers>();
+        if (thread % 128 == 0 && row + warp / 4 * box < p.m) {
+            for (int j = 0; j < T::columns / box && column + j * box < p.n; ++j)
+                store_box(&p.c_map, boxes + j * box_bytes, column + j * box, row + warp / 4 * box);
+            commit_stores();
+            wait_stores_read<0>(); /* they are done when the kernel is */
+        }
     }
     if (p.parts > 1 && consumer) {
         __threadfence();
@@ -715,17 +737,30 @@ __global__ void __launch_bounds__(T::threads, T::ctas_of_sm)
         consumer_sync<T::consumers>();
         if (barriers->last) {
             __threadfence();
-            for (int j = first; j < end; ++j) {
-                const float4 *at = sums + j * T::consumers + thread;
+            const float4 *at = sums + slice * pieces * T::consumers + thread;
+            constexpr int step = T::pieces * T::consumers; /* from part to part */
+            int j = 0;
+            for (; j + 1 < pieces; j += 2, at += 2 * T::consumers) {
+                float4 v = __ldcg(at), w = __ldcg(at + T::consumers);
+#pragma unroll 4
+                for (int g = 1; g < p.parts; ++g) {
+                    v = add(v, __ldcg(at + g * step));
+                    w = add(w, __ldcg(at + g * step + T::consumers));
+                }
+                store_piece<T>(p, row, column, slice * pieces + j, v);
+                store_piece<T>(p, row, column, slice * pieces + j + 1, w);
+            }
+            if (j < pieces) {
                 float4 v = __ldcg(at);
 #pragma unroll 4
-                for (int g = 1; g < p.parts; ++g) v = add(v, __ldcg(at + g * T::pieces * T::consumers));
-                store_piece<T>(p, row, column, j, v);
+                for (int g = 1; g < p.parts; ++g) v = add(v, __ldcg(at + g * step));
+                store_piece<T>(p, row, column, slice * pieces + j, v);
             }
             if (thread == 0) *counter = 0;
         }
     }
-    if (ctas > 1) cluster_sync(); /* no CTA leaves while others read its sums or arrive at its barriers */
+    /* No CTA leaves while another may arrive at its barriers; if sums met, all main loops have ended. */
+    if (p.share > 1 && p.slices == 1) cluster_sync();
 }
 // kerneltui: evolve end
 
@@ -812,15 +847,32 @@ struct Choice {
     int slices, parts, share;
 };
 
+struct Depth {
+    int stages, sums_at, shared_bytes;
+};
+
 struct TileKind {
     const void *kernel;
-    int rows, columns, threads, shared_bytes, ctas_of_sm;
+    int rows, columns, threads, ctas_of_sm;
+    Depth (*depth)(bool alone, bool meets);
 };
+
+/* The ring of a CTA that has an SM to itself, or not. `meets`: K is shared out over a cluster, then its sums
+ * have a place beside the ring, unless less than 3 stages would be left. */
+template <class T>
+Depth split_depth(bool alone, bool meets) {
+    const int room = alone ? T::alone : T::beside;
+    const int apart = T::stages(room - T::sum_bytes);
+    if (!meets || apart < 3) return Depth{T::stages(room), 0, T::shared_bytes(T::stages(room), 0)};
+    return Depth{apart, apart * T::Tiles::bytes, T::shared_bytes(apart, apart * T::Tiles::bytes)};
+}
+
+Depth wide_depth(bool, bool) { return Depth{Wide::stages, 0, Wide::shared_bytes}; }
 
 template <class T>
 TileKind split_kind() {
     return TileKind{reinterpret_cast<const void *>(split_kernel<T>), T::rows, T::columns, T::threads,
-                    T::shared_bytes, T::ctas_of_sm};
+                    T::ctas_of_sm, split_depth<T>};
 }
 
 TileKind kind_of(int tile) {
@@ -830,13 +882,16 @@ TileKind kind_of(int tile) {
         case 4: return split_kind<Split<64, 128>>();
         case 5: return split_kind<Split<128, 128>>();
         case 6: return split_kind<Split<128, 256>>();
+        case 7: return split_kind<Split<128, 192>>();
+        case 8: return split_kind<Split<64, 192>>();
+        case 9: return split_kind<Split<192, 64>>();
         default:
             return TileKind{reinterpret_cast<const void *>(wide_kernel), Wide::rows, Wide::columns,
-                            Wide::threads, Wide::shared_bytes, 1};
+                            Wide::threads, 1, wide_depth};
     }
 }
 
-constexpr int first_tile = 1, last_tile = 6;
+constexpr int first_tile = 1, last_tile = 9;
 
 struct State {
     const kt_context *ctx;
@@ -844,6 +899,7 @@ struct State {
     Choice choice;
     TileKind kind;
     unsigned ctas, cluster;
+    Depth depth;
     bool early_launch;
     std::vector<WideParams> wide; /* of every set */
     std::vector<SplitParams> split;
@@ -865,13 +921,17 @@ int64_t up(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
 
 /* ---- The rule. ------------------------------------------------------------------------------------ */
 
+int64_t tiles_of(const Choice &c, const TileKind &kind, int64_t m, int64_t n) {
+    return up(up(m, kind.rows), c.share) * c.share * up(n, kind.columns);
+}
+
 // kerneltui: evolve begin rule
 /* Microseconds that a choice should take: the longest of arithmetic, main memory, L2 and one CTA's own
  * loads, and the ends. The constants are those that fit measured times of an H200. */
 double expected_us(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
     const TileKind kind = kind_of(c.tile);
     const double k_tiles = double(up(k, tile_k));
-    const double tiles = double(up(up(m, kind.rows), c.share) * c.share * up(n, kind.columns));
+    const double tiles = double(tiles_of(c, kind, m, n));
     const double ranges = c.slices * c.parts;
     const double steps = double(up(int64_t(k_tiles), int64_t(ranges))); /* of a CTA */
     const double ctas = tiles * ranges;
@@ -895,14 +955,25 @@ double expected_us(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
     return ends + std::max({arithmetic, memory, cache, own});
 }
 
-bool fits(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
+/* What can be launched. */
+bool possible(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
     const TileKind kind = kind_of(c.tile);
-    if (c.tile == 1) return c.slices == 1 && c.parts == 1 && c.share == 1;
-    if (c.slices * c.parts > up(k, tile_k)) return false;
-    if (c.share > 1 && (kind.columns < 128 || m <= kind.rows || c.share * c.slices > 8)) return false;
-    const int64_t tiles = up(up(m, kind.rows), c.share) * c.share * up(n, kind.columns);
-    if (tiles > (1 << 20)) return false;
-    return c.slices * c.parts == 1 || tiles * c.slices * c.parts <= 4 * sms;
+    const int ranges = c.slices * c.parts;
+    if (c.tile == 1) return ranges == 1 && c.share == 1;
+    if (c.share > 1 && (kind.columns % 128 || m <= kind.rows || c.share * c.slices > 8)) return false;
+    const int64_t tiles = tiles_of(c, kind, m, n);
+    return tiles <= (1 << 20) && (ranges == 1 || (ranges <= up(k, tile_k) && tiles * ranges <= 8 * sms));
+}
+
+/* What may be quick: no tile of which more than half is empty, no more than two CTAs for an SM, and many
+ * parts only of clusters that cannot be larger. */
+bool sensible(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
+    const TileKind kind = kind_of(c.tile);
+    if (c.tile == 1) return true;
+    if ((kind.rows > 64 && m * 2 <= kind.rows) || (kind.columns > 64 && n * 2 <= kind.columns)) return false;
+    const int64_t tiles = tiles_of(c, kind, m, n);
+    if (c.slices * c.parts > 1 && tiles * c.slices * c.parts > 2 * sms) return false;
+    return c.parts <= (c.slices * c.share == 8 ? 8 : 2);
 }
 
 /* The choice that should be quickest, of those that agree with the run-time tunables. */
@@ -919,7 +990,8 @@ Choice choose(int64_t m, int64_t n, int64_t k, int sms, const kt_named_value *tu
                         (parts && g != parts && t != 1) || (share && b != share && t != 1))
                         continue;
                     const Choice c{t, s, g, b};
-                    if (!fits(c, m, n, k, sms)) continue;
+                    if (!possible(c, m, n, k, sms)) continue;
+                    if (!(tile || slices || parts || share) && !sensible(c, m, n, k, sms)) continue;
                     const double us = expected_us(c, m, n, k, sms);
                     if (us < least) {
                         least = us;
@@ -936,7 +1008,7 @@ constexpr uint64_t counter_bytes = 1 << 16;
 uint64_t scratch_bytes(const Choice &c, int64_t m, int64_t n) {
     if (c.parts == 1) return 0;
     const TileKind kind = kind_of(c.tile);
-    const uint64_t tiles = uint64_t(up(up(m, kind.rows), c.share) * c.share * up(n, kind.columns));
+    const uint64_t tiles = uint64_t(tiles_of(c, kind, m, n));
     return counter_bytes + tiles * uint64_t(c.parts) * uint64_t(kind.rows * kind.columns) * 4;
 }
 
@@ -1007,11 +1079,14 @@ int prepare_split(State &s, EncodeFunction function, const kt_tensor *a, const k
     p.share = s.choice.share;
     p.slices = s.choice.slices;
     p.parts = s.choice.parts;
+    p.stages = s.depth.stages;
+    p.sums_at = s.depth.sums_at;
     p.tiles_m = int(up(up(s.m, s.kind.rows), p.share));
     p.tiles_n = int(up(s.n, s.kind.columns));
     p.group_m = group_rows(s.ctx, p.share, p.tiles_m);
     if (encode(function, s.ctx, &p.a, a->local, s.k, s.m, tile_k, s.kind.rows)) return 1;
     if (encode(function, s.ctx, &p.b, b->local, s.n, s.k, box, tile_k)) return 1;
+    if (encode(function, s.ctx, &p.c_map, c->local, s.n, s.m, box, box)) return 1;
     s.split.push_back(p);
     return 0;
 }
@@ -1025,10 +1100,13 @@ void size_grid(State &s, int sms) {
         const int64_t tiles = up(s.m, Wide::rows * CLUSTER) * up(s.n, Wide::columns);
         s.cluster = CLUSTER;
         s.ctas = unsigned(std::min<int64_t>(tiles, most / CLUSTER) * CLUSTER);
+        s.depth = s.kind.depth(true, false);
         return;
     }
     s.cluster = unsigned(c.share * c.slices);
-    s.ctas = unsigned(up(up(s.m, s.kind.rows), c.share) * up(s.n, s.kind.columns) * c.parts) * s.cluster;
+    s.ctas = unsigned(tiles_of(c, s.kind, s.m, s.n) * c.slices * c.parts);
+    /* The deep ring also keeps the CTAs of a cluster from being placed on one SM. */
+    s.depth = s.kind.depth(s.ctas <= unsigned(sms), c.slices > 1);
 }
 
 int prepare(State &s) {
@@ -1046,7 +1124,7 @@ int prepare(State &s) {
         cudaError_t error = needed ? cudaMemset(ctx->scratch, 0, counter_bytes) : cudaSuccess;
         if (!error)
             error = cudaFuncSetAttribute(s.kind.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         s.kind.shared_bytes);
+                                         s.depth.shared_bytes);
         if (error) return fail(ctx, "setup", error);
         if (encode_function(ctx, &function)) return 1;
     }
@@ -1112,7 +1190,7 @@ int kerneltui_run(void *opaque, uint32_t set, uint64_t, void *opaque_stream) {
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(s.ctas);
     config.blockDim = dim3(unsigned(s.kind.threads));
-    config.dynamicSmemBytes = size_t(s.kind.shared_bytes);
+    config.dynamicSmemBytes = size_t(s.depth.shared_bytes);
     config.stream = stream;
     cudaLaunchAttribute attributes[2];
     attributes[0].id = cudaLaunchAttributeClusterDimension;

@@ -16,6 +16,7 @@ import argparse
 import ctypes
 import itertools
 import json
+import random
 import statistics
 import sys
 import time
@@ -60,6 +61,9 @@ TIME_SHAPES: list[Shape] = [
     *((2048, 12288, 4096), (4096, 4096, 4096), (16384, 16384, 64), (12288, 12288, 1024)),
     *((128, 16384, 12288), (8192, 8192, 8192), (16384, 16384, 4096), (16384, 16384, 16384)),
 ]
+TILES = {2: (64, 64), 3: (128, 64), 4: (64, 128), 5: (128, 128), 6: (128, 256), 7: (128, 192)}
+TILES |= {8: (64, 192), 9: (192, 64)}
+"""Rows and columns of the split tiles of gemm_sm90.cu."""
 _pointer = ctypes.c_void_p
 _u32, _u64, _i64 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
 FLOPS, BYTES = 790e12, 4.3e12
@@ -241,6 +245,7 @@ class Batch:
             with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="relaxed"):
                 enqueue(self.calls)
             self.graph.replay()
+        torch.cuda.synchronize()
 
     def _time(self, enqueue: Any) -> float:
         begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -275,54 +280,71 @@ def torch_call(torch: Any, problem: Problem) -> Any:
 
 
 def candidates(shape: Shape) -> list[dict[str, int]]:
-    """Values of the tile tunables that make sense for a shape."""
+    """Values of the tile tunables that may be quick for a shape, as the kernel's rule has them."""
     m, n, k = shape
     found: list[dict[str, int]] = [{"TILE": 1}]
     steps = -(-k // 64)
-    sizes = {2: (64, 64), 3: (128, 64), 4: (64, 128), 5: (128, 128), 6: (128, 256)}
-    for tile, (rows, columns) in sizes.items():
-        if (rows > 64 and m <= 64) or (columns > 64 and n <= columns // 2):
+    for tile, (rows, columns) in TILES.items():
+        if (rows > 64 and m * 2 <= rows) or (columns > 64 and n * 2 <= columns):
             continue
         tiles = -(-m // rows) * -(-n // columns)
-        if tiles * rows * columns > 1 << 26 and tile != 6:
+        if tiles > 600 and rows * columns < 1 << 14:
             continue
-        for slices, parts, share in itertools.product((1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2)):
+        for slices, parts, share in itertools.product((1, 2, 4, 8), (1, 2, 4, 8), (1, 2)):
             ranges = slices * parts
-            if share > 1 and (columns < 128 or m <= rows or share * slices > 8):
+            if share > 1 and (columns % 128 or m <= rows or share * slices > 8):
                 continue
-            if ranges > 1 and (ranges > steps or tiles * ranges > 300):
+            if ranges > 1 and (ranges > steps or tiles * ranges > 264):
                 continue
-            if tiles * ranges * 4 < min(128, tiles * steps):
+            if parts > (8 if slices * share == 8 else 2):
+                continue
+            if tiles * ranges * 2 < min(128, tiles * steps, tiles * 32):
                 continue
             found.append({"TILE": tile, "SLICES": slices, "PARTS": parts, "SHARE": share})
     return found
 
 
+def grid_shapes(count: int) -> list[Shape]:
+    """Shapes of the grid, as many from every part of it when it is in the order of work."""
+    sizes = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
+    shapes = sorted(itertools.product(sizes, repeat=3), key=lambda s: (s[0] * s[1] * s[2], s))
+    drawn = random.Random(7)
+    return [
+        drawn.choice(shapes[i * len(shapes) // count : (i + 1) * len(shapes) // count])
+        for i in range(count)
+    ]
+
+
 def time_shape(
     torch: Any, shape: Shape, runs: list[tuple[Spec, dict[str, int]]], rounds: int, sample_ms: float
 ) -> dict[str, Any]:
-    """Times torch.matmul and kernels in turn; medians in microseconds."""
+    """Times torch.matmul and kernels in turn, in an order of its own each round; medians in us."""
     problem = Problem(torch, shape, sets_of(torch, shape))
-    reference = Batch(torch, torch_call(torch, problem), problem.sets, sample_ms)
-    times: dict[str, list[float]] = {"torch": []}
+    batches = {"torch": Batch(torch, torch_call(torch, problem), problem.sets, sample_ms)}
+    kernels: list[Loaded] = []
     faults: dict[str, str] = {}
     for spec, values in runs:
         name = " ".join([spec.label, *(f"{k}={v}" for k, v in values.items())])
         try:
-            kernel = Loaded(torch, problem, spec, values)
-            batch = Batch(torch, kernel.call, problem.sets, sample_ms)
+            kernels.append(Loaded(torch, problem, spec, values))
+            batches[name] = Batch(torch, kernels[-1].call, problem.sets, sample_ms)
         except (DriverFault, RuntimeError) as fault:
             faults[name] = str(fault).split("\n")[0]
-            continue
-        times[name] = []
-        for i in range(rounds):
-            if i == 0 or len(runs) < 8:
-                times["torch"].append(reference.sample())
-            times[name].append(batch.sample())
+    times: dict[str, list[float]] = {name: [] for name in batches}
+    for turn in range(rounds):
+        order = list(batches) + (["torch"] if len(batches) >= 12 else [])
+        random.Random(turn).shuffle(order)
+        for name in order:
+            if len(batches) < 12:
+                time.sleep(
+                    0.01
+                )  # lets clocks and power settle, so that none pays for its predecessor
+            times[name].append(batches[name].sample())
+    for kernel in kernels:
         kernel.close()
     return {
         "shape": shape,
-        "us": {name: statistics.median(values) for name, values in times.items() if values},
+        "us": {name: statistics.median(values) for name, values in times.items()},
         "faults": faults,
     }
 
@@ -331,6 +353,10 @@ def bound_us(shape: Shape) -> float:
     """The least time by arithmetic and by main memory."""
     m, n, k = shape
     return max(2 * m * n * k / FLOPS, 2 * (m * k + k * n + m * n) / BYTES) * 1e6
+
+
+def _short(name: str) -> str:
+    return "".join(c for c in name.partition(" ")[2] if c.isdigit() or c == " ")
 
 
 def report(results: list[dict[str, Any]], labels: list[str]) -> None:
@@ -346,7 +372,7 @@ def report(results: list[dict[str, Any]], labels: list[str]) -> None:
             print(head, " | ".join(cells))
         else:
             best = sorted(us.items(), key=lambda item: item[1])[:3]
-            print(head, "; ".join(f"{v:.2f} ({torch_us / v:.3f}) {k}" for k, v in best))
+            print(head, "; ".join(f"{v:.2f} ({torch_us / v:.3f}) {_short(k)}" for k, v in best))
         for name, text in list(entry["faults"].items())[:3]:
             print("   not timed:", name, text)
 
@@ -363,6 +389,7 @@ def main() -> int:
     parser.add_argument("--time", action="store_true")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--shapes", help="M,N,K;... to time")
+    parser.add_argument("--grid", type=int, help="so many shapes of the grid instead")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sample-ms", type=float, default=1.5)
     parser.add_argument("--budget", type=float, default=90.0, help="seconds for everything")
@@ -396,6 +423,9 @@ def main() -> int:
         bad = {text.split(" ")[0] for text in found["wrong"]}
         specs = [spec for spec in specs if spec.label not in bad]
     shapes = TIME_SHAPES
+    if options.grid:
+        shapes = grid_shapes(options.grid)
+        random.Random(1).shuffle(shapes)  # so that those of a run that is cut short are a fair part
     if options.shapes:
         shapes = [tuple(int(x) for x in s.split(",")) for s in options.shapes.split(";")]
     for kind in ("time", "sweep"):
@@ -413,7 +443,8 @@ def main() -> int:
             found[kind].append(time_shape(torch, shape, runs, rounds, options.sample_ms))
             torch.cuda.empty_cache()
             (options.out / "gemm.json").write_text(json.dumps(found))
-        report(found[kind], [spec.label for spec in specs] if kind == "time" else [])
+        if len(found[kind]) <= 60:
+            report(found[kind], [spec.label for spec in specs] if kind == "time" else [])
         print(f"{kind}: {time.monotonic() - started:.1f} s since the start")
     return 1 if found["wrong"] else 0
 
