@@ -1,0 +1,144 @@
+"""Python kernels on a GPU: Triton, CuPy and torch in confined ranks, and what they are refused for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def missing() -> str:
+    """Why these tests cannot run here, or nothing."""
+    try:
+        import pynvml
+    except ImportError:
+        return "nvidia-ml-py is not installed"
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError as error:
+        return f"no GPU: {error}"
+    return "" if count else "there is no GPU"
+
+
+REASON = missing()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(REASON), reason=REASON or "none")]
+if REASON:
+    pytest.skip(REASON, allow_module_level=True)
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import python_kernels as kernels  # noqa: E402
+
+from kerneltui.evaluation.outcome import KernelFault  # noqa: E402
+from kerneltui.evaluation.stand import Stand  # noqa: E402
+from kerneltui.evaluation.timing import TimingProtocol  # noqa: E402
+from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape  # noqa: E402
+from kerneltui.model.kernel import parse_kernel  # noqa: E402
+from kerneltui.model.measurement import FailureKind, Stage  # noqa: E402
+from kerneltui.model.workload import load_workload  # noqa: E402
+from kerneltui.targets.cuda.runtime import CudaTarget  # noqa: E402
+from kerneltui.targets.port import GroupRole  # noqa: E402
+from kerneltui.targets.processes import descendants, is_alive  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+ODD, ALIGNED = (127, 61, 89), (776, 328, 200)
+
+
+def stand_of(workload: str, folder: Path) -> Stand:
+    made = load_workload(ROOT / "workloads" / workload, "cuda")
+    return Stand(made, CudaTarget(folder), TimingProtocol())
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    made = stand_of("gemm", tmp_path_factory.mktemp("cache"))
+    made.start()
+    made.ready()
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(stand: Stand) -> Iterator[None]:
+    """After every test no rank and no compiler lives, and no GPU is quarantined."""
+    yield
+    target = stand.target
+    assert isinstance(target, CudaTarget)
+    assert not [pid for pid in descendants([target.server_pid]) if is_alive(pid)]
+    assert not target.quarantined
+
+
+def verify(
+    stand: Stand, source: str, *sizes: tuple[int, int, int], file: str = "kernel.py"
+) -> Tally:
+    kernel = parse_kernel(source, file)
+    tally = Tally()
+    ranks = stand.workload.shapes[0].ranks
+    build = stand.build(kernel)
+    lane = stand.open_kernel(GroupRole.CANDIDATE, build, kernel.runtime, ranks, Stage.VERIFY)
+    try:
+        for shape in stand.workload.shapes:
+            place = tuple(shape.dimensions[name] for name in ("M", "N", "K"))
+            if shape.ranks == ranks and (not sizes or place in sizes):
+                verify_shape(lane, shape, VerifyPlan.for_shape(shape), tally, stand.checkpoint)
+                lane.teardown()
+    finally:
+        stand.release(lane)
+    return tally
+
+
+@pytest.mark.parametrize("loads", ["descriptors", "pointers"])
+def test_the_triton_kernel_is_right(stand: Stand, loads: str) -> None:
+    text = (ROOT / "kernels" / "gemm" / "triton_gemm.py").read_text(encoding="utf-8")
+    text = parse_kernel(text, "triton_gemm.py").render({"LOADS": loads})
+    tally = verify(stand, text, ODD, ALIGNED, (1, 300, 64), (72, 136, 16376), (4096, 4096, 4096))
+    assert tally.shapes == 5
+    assert tally.repeatable
+
+
+@pytest.mark.parametrize(
+    "source", [kernels.kernel(kernels.TORCH), kernels.CUPY], ids=["torch", "cupy"]
+)
+def test_torch_and_cupy_are_right(stand: Stand, source: str) -> None:
+    if source == kernels.CUPY:
+        pytest.importorskip("cupy")
+    assert verify(stand, source, ODD, ALIGNED).shapes == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (kernels.kernel(kernels.WAITS), "synchroniz"),
+        (kernels.COMPILES_IN_RUN, "a kernel compiles in setup alone"),
+        (kernels.kernel(kernels.NOT_JOINED), "stream is not joined"),
+        (kernels.kernel(kernels.REDUCED), "sums in bfloat16"),
+        (kernels.kernel(kernels.FILE), "PermissionError"),
+        (kernels.kernel(kernels.PROGRAM), "PermissionError"),
+    ],
+    ids=["waits", "compiles in run", "stream", "reduced precision", "file", "program"],
+)
+def test_a_bad_kernel_is_refused_with_its_reason(stand: Stand, source: str, words: str) -> None:
+    with pytest.raises(KernelFault) as caught:
+        verify(stand, source, ALIGNED)
+    assert caught.value.kind in (FailureKind.KERNEL_ERROR, FailureKind.MISMATCH)
+    assert words in caught.value.reason
+
+
+def test_chunks_by_the_copy_engine_reach_the_peer(
+    stand: Stand, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    target = stand.target
+    assert isinstance(target, CudaTarget)
+    if target.gpus.count < 2:
+        pytest.skip(f"needs two GPUs, there are {target.gpus.count}")
+    pair = stand_of("gemm_allgather", tmp_path_factory.mktemp("pair"))
+    pair.start()
+    try:
+        pair.ready()
+        file = ROOT / "kernels" / "gemm_allgather" / "torch_window.py"
+        assert verify(pair, file.read_text(encoding="utf-8")).repeatable
+    finally:
+        pair.close()
