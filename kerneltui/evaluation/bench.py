@@ -152,6 +152,7 @@ class SideBySide:
             lanes=tuple(sorted(lanes, key=lambda lane: order.index(lane.name))),
             seconds=0.0,
             least_delta=self._stand.protocol.least_delta,
+            multiprocessors=int(getattr(self._stand.target, "multiprocessors", 0)),
         )
 
     def _sets(self, shape: Shape) -> int:
@@ -232,8 +233,10 @@ def _verify_plan(shape: Shape, sets: int) -> VerifyPlan:
 
 
 def _leading(tracks: Any) -> list[Track]:
-    """The fastest baseline and all kernels."""
+    """The fastest baseline, the fastest that is not favoured, and all kernels."""
     baselines = [track for track in tracks if track.baseline]
     first = Mode.OFFLINE if all(Mode.OFFLINE in track.times for track in baselines) else Mode.SERVER
     baselines.sort(key=lambda track: track.times[first].time_ns)
-    return [*baselines[:1], *(track for track in tracks if not track.baseline)]
+    plain = [track for track in baselines if not track.lane.group.facts.get("wants_fills")]
+    kernels = [track for track in tracks if not track.baseline]
+    return [*dict.fromkeys([*baselines[:1], *plain[:1], *kernels])]

@@ -119,7 +119,7 @@ class Timed:
                     self._fill(track.lane, count)
                     found[track.name].append(track.lane.serve(pauses, evict=self._gpu))
         for track in self._tracks:
-            track.times[Mode.SERVER] = _served(found[track.name])
+            track.times[Mode.SERVER] = _served(found[track.name], evicted=self._gpu)
 
     def sustained(self, tracks: Sequence[Track]) -> None:
         """Calls without a pause for seconds, one lane after the other."""
@@ -277,11 +277,11 @@ def _rows(track: Track) -> ModeTimes:
     return ModeTimes(tuple(burst.samples_ns for burst in track.bursts[Mode.OFFLINE]))
 
 
-def _served(parts: Sequence[Served]) -> ModeTimes:
+def _served(parts: Sequence[Served], *, evicted: bool) -> ModeTimes:
     launch = [value for part in parts for value in part.launch_ns]
     latency = [value for part in parts for value in part.latency_ns]
     device = [value for part in parts for value in part.device_ns]
-    more: dict[str, Any] = {"arrivals": len(latency) + len(device)}
+    more: dict[str, Any] = {"arrivals": len(latency) + len(device), "cache_emptied": evicted}
     for name, values in (("device", device), ("launch", launch), ("latency", latency)):
         if values:
             more[f"{name}_ns"] = {

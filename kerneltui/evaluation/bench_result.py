@@ -65,7 +65,6 @@ class LaneResult:
         note: What a baseline says of itself.
         favoured: What a baseline is given that a kernel is not, if anything.
         error: Why there are no times.
-        stage: Where it failed.
     """
 
     name: str
@@ -104,6 +103,8 @@ class ShapeResult:
         lanes: The lanes.
         seconds: How long the shape took.
         least_delta: Smallest log-ratio that may count as a difference.
+        spent: Where the seconds went.
+        multiprocessors: SMs of a GPU; 0 without one.
     """
 
     shape: str
@@ -119,6 +120,7 @@ class ShapeResult:
     seconds: float
     least_delta: float
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
+    multiprocessors: int = 0
 
     def lane(self, name: str) -> LaneResult:
         """The lane of that name."""
@@ -183,7 +185,13 @@ class ShapeResult:
                 ratio, low, high = interval.ratio()
                 row |= {f"{key}ratio": _short(ratio), f"{key}ci": [_short(low), _short(high)]}
         row["verdict"] = str(self.verdict(lane, mode))
-        row["bound_share"] = _short(self.bound_ns / lane.modes[mode].time_ns)
+        time_ns = lane.modes[mode].time_ns
+        row["bound_share"] = _short(self.bound_ns / time_ns)
+        row["tflops"] = _short(self.flops / time_ns / 1e3)
+        clock = (lane.modes[mode].more.get("gpu") or {}).get("sm_clock_mhz")
+        if clock and self.multiprocessors:
+            clocks = time_ns * clock / 1e3 * self.multiprocessors
+            row["flop_per_clock_sm"] = _short(self.flops / clocks)
         return row
 
 

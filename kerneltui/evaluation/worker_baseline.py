@@ -33,6 +33,7 @@ class PreparedBaseline:
         choices: How many there are; the first is what it thinks the best.
         note: For the record: what it is, and of each choice what that is.
         end: Gives back what it took.
+        kept: What must live as long as it does, such as the state of `native`.
     """
 
     call: BaselineCall | None = None
@@ -42,6 +43,7 @@ class PreparedBaseline:
     choices: int = 0
     note: Mapping[str, Any] = field(default_factory=_nothing)
     end: Callable[[], None] = _no_end
+    kept: object = None
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -56,4 +56,5 @@ def _cublas(problem: CudaProblem, *, transposed: bool) -> PreparedBaseline:
         native=product.native("ht_run_product"),
         filled=product.filled if transposed else None,
         note=note,
+        kept=product,
     )

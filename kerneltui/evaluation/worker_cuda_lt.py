@@ -1,94 +1,35 @@
-"""Baselines of a product on one GPU: cuBLASLt by its heuristic, and tuned over what the heuristic offers.
-
-The library is spoken to through the bindings of nvmath-python; calls that are timed go to the same
-library straight from the harness.
-"""
+"""Baselines of a product on one GPU: cuBLASLt by its heuristic, and tuned over what it can do."""
 
 from __future__ import annotations
 
-import ctypes
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cache
-from math import ceil
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
 from kerneltui.evaluation.worker_baseline import PreparedBaseline
-from kerneltui.evaluation.worker_cuda_blas import TRANSPOSED_NOTE
-from kerneltui.evaluation.worker_cuda_product import Product, proved_sums
-from kerneltui.evaluation.worker_kernel import address_of
+from kerneltui.evaluation.worker_cuda_lt_product import (
+    MOST_ALGORITHMS,
+    WORKSPACES,
+    Algorithm,
+    LtProduct,
+    load_bindings,
+)
+from kerneltui.evaluation.worker_cuda_product import proved_sums
 
 if TYPE_CHECKING:
     from kerneltui.evaluation.worker_cuda_baselines import CudaProblem
 
 __all__ = [
-    "Algorithm",
     "cublaslt_autotuned",
     "cublaslt_autotuned_tn",
     "cublaslt_heuristic",
     "cublaslt_heuristic_tn",
-    "load_bindings",
 ]
 
-MOST_ALGORITHMS = 100
-KEPT_CHOICES = 10
+_KEPT_CHOICES = 10
 _RECOMMENDED_WORKSPACE = 32 << 20
-_WORKSPACES = (0, 4 << 20, 32 << 20, 256 << 20)
-_COMPUTE_32F, _R_32F = 68, 0  # cublasComputeType_t, cudaDataType_t
-_TYPES = {torch.float16: 2, torch.bfloat16: 14}  # cudaDataType_t
-_IN_COMPUTE_TYPE = 2  # of the schemes by which parts of a sum are added
-_SCHEMES = (0, _IN_COMPUTE_TYPE)  # none, or in float32 outside of the output
-_TRANSPOSE = 1
-_TRIAL_S = 0.4e-3
-_MOST_TRIAL_SETS = 8
-_HOLD_CYCLES = 300_000
-
-
-@dataclass(frozen=True, slots=True)
-class Algorithm:
-    """One that cuBLASLt offers for the product.
-
-    Attributes:
-        words: cublasLtMatmulAlgo_t.
-        workspace_bytes: What it needs.
-        limit_bytes: The least workspace with which it was offered.
-        place: At which place the heuristic offered it there.
-        settings: What it is made of.
-        trial_ns: Its time in the trial, 0 before.
-    """
-
-    words: tuple[int, ...]
-    workspace_bytes: int
-    limit_bytes: int
-    place: int
-    settings: dict[str, int]
-    trial_ns: float = 0.0
-
-    def note(self) -> dict[str, Any]:
-        """For the record."""
-        return {
-            **self.settings,
-            "workspace_bytes": self.workspace_bytes,
-            "workspace_limit_bytes": self.limit_bytes,
-            "place": self.place,
-            "trial_us": round(self.trial_ns / 1e3, 3),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class _Library:
-    """The library of this process, with the largest workspace that anybody asks for."""
-
-    handle: int
-    matmul: int
-    workspace: torch.Tensor
-    version: int
+_MORE_S = 1.0
+"""For the trial of algorithms that the heuristic does not offer."""
 
 
 def cublaslt_heuristic(problem: CudaProblem) -> PreparedBaseline:
@@ -126,10 +67,10 @@ def _refusing() -> Iterator[None]:
 
 def _heuristic(problem: CudaProblem, *, transposed: bool) -> PreparedBaseline:
     with _refusing():
-        return _first_offer(_Asked(problem, transposed))
+        return _first_offer(LtProduct(problem, transposed))
 
 
-def _first_offer(asked: _Asked) -> PreparedBaseline:
+def _first_offer(asked: LtProduct) -> PreparedBaseline:
     chosen = next(iter(asked.offers(_RECOMMENDED_WORKSPACE)), None)
     if chosen is None:
         asked.close()
@@ -141,21 +82,25 @@ def _first_offer(asked: _Asked) -> PreparedBaseline:
 
 def _autotuned(problem: CudaProblem, *, transposed: bool) -> PreparedBaseline:
     with _refusing():
-        return _tuned(_Asked(problem, transposed))
+        return _tuned(LtProduct(problem, transposed))
 
 
-def _tuned(asked: _Asked) -> PreparedBaseline:
+def _tuned(asked: LtProduct) -> PreparedBaseline:
     found: dict[tuple[int, ...], Algorithm] = {}
-    for limit in _WORKSPACES:
+    for limit in WORKSPACES:
         for offer in asked.offers(limit):
             if len(found) < MOST_ALGORITHMS:
                 found.setdefault(offer.words, offer)
     tried = asked.trial(list(found.values()))
+    offered = len(found)
+    for variant in asked.variants(tried, MOST_ALGORITHMS - offered):
+        found.setdefault(variant.words, variant)
+    tried += asked.trial(list(found.values())[offered:], _MORE_S)
     proved: list[Algorithm] = []
     sums: list[str] = []
     refused: list[str] = []
     for algorithm in sorted(tried, key=lambda one: one.trial_ns):
-        if len(proved) == KEPT_CHOICES:
+        if len(proved) == _KEPT_CHOICES:
             break
         asked.use(algorithm)
         try:
@@ -169,192 +114,12 @@ def _tuned(asked: _Asked) -> PreparedBaseline:
         raise ValueError("; ".join(refused) or "cuBLASLt offers nothing that keeps sums in float32")
     asked.use(proved[0])
     note: dict[str, Any] = {
-        "offered": len(found),
+        "offered": offered,
+        "varied": len(found) - offered,
         "tried": len(tried),
-        "workspace_limits_bytes": list(_WORKSPACES),
+        "workspace_limits_bytes": list(WORKSPACES),
         "sums": sums[0],
     }
     if refused:
         note["refused"] = refused
     return asked.prepared(proved, note, choose=True)
-
-
-class _Asked:
-    """A product as cuBLASLt is asked for it.
-
-    Raises:
-        ValueError: If nvmath-python is missing, or the product does not fit.
-    """
-
-    def __init__(self, problem: CudaProblem, transposed: bool) -> None:
-        self._lt = load_bindings()
-        self.product = Product(problem, transposed=transposed)
-        self.call = self.product.caller("ht_run_lt_product")
-        self._library = _library()
-        m, n, k = self.product.m, self.product.n, self.product.k
-        kind = _TYPES[self.product.dtype]
-        # Column-major: the transposed output is the product of the operands in the other order.
-        self._description = self._lt.matmul_desc_create(_COMPUTE_32F, _R_32F)
-        if transposed:
-            self._set(
-                self._lt.matmul_desc_set_attribute, self._description,
-                self._lt.MatmulDescAttribute.TRANSA, np.int32(_TRANSPOSE),
-            )  # fmt: skip
-        first = (k, n, k) if transposed else (n, k, n)
-        self._layouts = [
-            self._lt.matrix_layout_create(kind, *size) for size in (first, (k, m, k), (n, m, n))
-        ]
-        state = self.product.state
-        state.matmul, state.handle = self._library.matmul, self._library.handle
-        state.description = self._description
-        state.b_layout, state.a_layout, state.c_layout = self._layouts
-        state.workspace = self._library.workspace.data_ptr()
-
-    def offers(self, limit_bytes: int) -> Iterator[Algorithm]:
-        """What the heuristic offers with a workspace, best first; only sums in float32."""
-        lt, attributes = self._lt, self._lt.MatmulPreferenceAttribute
-        wish = lt.matmul_preference_create()
-        put = lt.matmul_preference_set_attribute
-        self._set(put, wish, attributes.MAX_WORKSPACE_BYTES, np.uint64(limit_bytes))
-        self._set(put, wish, attributes.REDUCTION_SCHEME_MASK, np.uint32(_IN_COMPUTE_TYPE))
-        for name in "ABCD":
-            which = getattr(attributes, f"MIN_ALIGNMENT_{name}_BYTES")
-            self._set(put, wish, which, np.uint32(self.product.alignment))
-        results = np.zeros(MOST_ALGORITHMS, dtype=lt.matmul_heuristic_result_dtype)
-        count = np.zeros(1, dtype=np.int32)
-        first, second, output = self._layouts
-        try:
-            lt.matmul_algo_get_heuristic(
-                self._library.handle, self._description, first, second, output, output, wish,
-                MOST_ALGORITHMS, results.ctypes.data, count.ctypes.data,
-            )  # fmt: skip
-        except lt.cuBLASLtError:
-            return  # nothing fits, as without any workspace
-        finally:
-            lt.matmul_preference_destroy(wish)
-        for place in range(int(count[0])):
-            result = results[place]
-            words = np.array(result["algo"]["data_"], dtype=np.uint64)
-            settings = self._settings(words)
-            needed = int(result["workspace_size"])
-            if int(result["state"]) or needed > limit_bytes:
-                continue
-            if settings["reduction_scheme"] not in _SCHEMES:
-                continue
-            yield Algorithm(
-                tuple(int(word) for word in words), needed, limit_bytes, place, settings
-            )
-
-    def use(self, algorithm: Algorithm) -> None:
-        """Makes the next calls use an algorithm."""
-        self.product.state.algorithm[:] = algorithm.words
-        self.product.state.workspace_bytes = algorithm.workspace_bytes
-
-    def trial(self, algorithms: Sequence[Algorithm]) -> list[Algorithm]:
-        """Times them roughly, on several buffer sets; those that fail are left out."""
-        sets = list(range(min(len(self.product.sets), _MOST_TRIAL_SETS)))
-        self.product.draw(sets)
-        tried: list[Algorithm] = []
-        for algorithm in algorithms:
-            self.use(algorithm)
-            try:
-                once = self._time(sets, 1)
-                calls = max(1, min(20, ceil(_TRIAL_S / (once / 1e9))))
-                times = [self._time(sets, calls) for _ in range(3 if once < 2e6 else 1)]
-            except RuntimeError:
-                continue
-            tried.append(replace(algorithm, trial_ns=median(times)))
-        return tried
-
-    def prepared(
-        self, choices: Sequence[Algorithm], note: dict[str, Any], *, choose: bool = False
-    ) -> PreparedBaseline:
-        """The baseline with its choices."""
-        transposed = self.product.transposed
-        told = {
-            "what": f"cuBLASLt {self._library.version}, CUBLAS_COMPUTE_32F",
-            **note,
-            "choices": [algorithm.note() for algorithm in choices],
-        }
-        if transposed:
-            told["favoured"] = TRANSPOSED_NOTE
-        return PreparedBaseline(
-            native=self.product.native("ht_run_lt_product"),
-            filled=self.product.filled if transposed else None,
-            choose=(lambda index: self.use(choices[index])) if choose else None,
-            choices=len(choices) if choose else 0,
-            note=told,
-            end=self.close,
-        )
-
-    def close(self) -> None:
-        """Gives the descriptions back."""
-        for layout in self._layouts:
-            self._lt.matrix_layout_destroy(layout)
-        self._lt.matmul_desc_destroy(self._description)
-        self._layouts = []
-
-    def _time(self, sets: Sequence[int], calls: int) -> float:
-        """Nanoseconds of a call; the device is kept busy until all are enqueued."""
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with torch.cuda.stream(self.product.problem.stream):
-            torch.cuda._sleep(_HOLD_CYCLES)
-            begin.record()
-            for number in range(calls):
-                self.call(sets[number % len(sets)])
-            end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) * 1e6 / calls
-
-    def _settings(self, words: Any) -> dict[str, int]:
-        attributes = self._lt.MatmulAlgoConfigAttribute
-        found: dict[str, int] = {}
-        for name in ("ID", "TILE_ID", "STAGES_ID", "SPLITK_NUM", "REDUCTION_SCHEME",
-                     "CTA_SWIZZLING", "CUSTOM_OPTION", "INNER_SHAPE_ID", "CLUSTER_SHAPE_ID"):  # fmt: skip
-            which = getattr(attributes, name)
-            value = np.zeros(1, dtype=self._lt.get_matmul_algo_config_attribute_dtype(which))
-            written = np.zeros(1, dtype=np.uint64)
-            self._lt.matmul_algo_config_get_attribute(
-                words.ctypes.data, which, value.ctypes.data, value.nbytes, written.ctypes.data
-            )
-            found[name.lower()] = int(value[0])
-        return found
-
-    def _set(self, put: Any, what: int, attribute: int, value: Any) -> None:
-        held = np.array([value])
-        put(what, int(attribute), held.ctypes.data, held.nbytes)
-
-
-@cache
-def load_bindings() -> Any:
-    """The bindings of nvmath-python. Loading them takes a second, and makes no context.
-
-    Raises:
-        ValueError: If they are not there, or cannot be loaded.
-    """
-    try:
-        from nvmath.bindings import cublasLt  # pyright: ignore[reportMissingImports]
-    except (ImportError, OSError, RuntimeError) as error:
-        raise ValueError(
-            f"not available ({error}); pip install 'nvmath-python[cu13]', or [cu12]"
-        ) from error
-    return cublasLt
-
-
-@cache
-def _library() -> _Library:
-    lt = load_bindings()
-    major = str(torch.version.cuda).partition(".")[0]
-    name = f"libcublasLt.so.{major}"
-    try:
-        library = ctypes.CDLL(name, mode=os.RTLD_NOW | os.RTLD_LOCAL)
-    except OSError as error:
-        raise ValueError(f"not available: {error}") from error
-    version = int(library.cublasLtGetVersion())
-    if int(lt.get_version()) != version:
-        raise ValueError(
-            f"nvmath-python has loaded cuBLASLt {lt.get_version()}, torch {version}; "
-            "they must share one"
-        )
-    workspace = torch.empty(max(_WORKSPACES), dtype=torch.uint8, device="cuda")
-    return _Library(int(lt.create()), address_of(library.cublasLtMatmul), workspace, version)

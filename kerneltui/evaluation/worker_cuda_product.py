@@ -80,9 +80,8 @@ class Product:
         self.problem = problem
         self.dtype = a.dtype
         self.transposed = transposed
-        self.copies = (
-            [torch.empty_like(b.t().contiguous()) for _, b, _ in self.sets] if transposed else []
-        )
+        size = (self.n, self.k)
+        self.copies = [b.new_empty(size) for _, b, _ in self.sets] if transposed else []
         seconds = self.copies or [b for _, b, _ in self.sets]
         self._addresses = tuple(
             (_pointer * len(self.sets))(*(tensor.data_ptr() for tensor in tensors))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from kerneltui.evaluation.worker_cuda import main
-from kerneltui.evaluation.worker_cuda_lt import load_bindings
+from kerneltui.evaluation.worker_cuda_lt_product import load_bindings
 
 __all__ = ["main"]
 

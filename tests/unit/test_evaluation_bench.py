@@ -1,0 +1,343 @@
+"""Plans, results and summaries of side-by-side runs, and how lanes are timed in turn, without processes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from evaluation_fakes import sample, workload
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kerneltui.evaluation.bench_modes import Timed, Track
+from kerneltui.evaluation.bench_plan import BenchPlan, chosen_shapes, gaps, spread_order
+from kerneltui.evaluation.bench_result import LaneResult, Mode, ModeTimes, ShapeResult, percentile
+from kerneltui.evaluation.bench_summary import summaries
+from kerneltui.evaluation.lane import Lane, Served
+from kerneltui.evaluation.stand import Stand
+from kerneltui.evaluation.timing import TimingProtocol
+from kerneltui.evaluation.values import Fault, FaultKind, Report
+from kerneltui.headless.bench_report import all_summaries, report, shape_table, worst_first
+from kerneltui.model.bands import BANDS, band_of
+from kerneltui.model.statistics import Verdict
+from kerneltui.model.workload import Shape
+from kerneltui.targets.errors import FailureKind, RankFailure
+
+MS = 1_000_000
+
+
+def shape(m: int) -> Shape:
+    return Shape(f"{m}", {"M": m}, ("bench",), 1)
+
+
+# -- plans
+
+
+def test_shapes_for_the_benchmark_are_those_for_tuning_unless_there_are_others():
+    names = {part.name for part in chosen_shapes(workload(), None)}
+    assert names == {part.name for part in workload().shapes_for("tune")}
+    assert len(chosen_shapes(workload(), "all")) == len(workload().shapes)
+    assert not chosen_shapes(workload(), "bench")
+
+
+@given(st.integers(1, 70))
+def test_every_beginning_of_the_order_is_spread_over_the_work(count: int):
+    ordered = spread_order([shape(m) for m in range(count)])
+    assert {part.dimensions["M"] for part in ordered} == set(range(count))
+    for length in range(2, count):
+        places = sorted(part.dimensions["M"] for part in ordered[:length])
+        longest = max(b - a for a, b in zip(places, places[1:], strict=False))
+        assert longest <= 4 * count / length + 1
+
+
+def test_pauses_are_drawn_once_and_are_the_same_for_all_lanes():
+    plan = BenchPlan((), gap_ns=1_000_000, seed=3)
+    found = gaps(plan, "64x64x64", 0, 4000)
+    assert found == gaps(plan, "64x64x64", 0, 4000)
+    assert found != gaps(plan, "64x64x64", 1, 4000)
+    assert 0.9e6 < sum(found) / len(found) < 1.1e6
+    assert min(found) >= 0 and max(found) <= 20e6
+
+
+def test_calls_that_take_long_arrive_less_often():
+    plan = BenchPlan((), gap_ns=1 * MS, arrivals=200, server_ns=600 * MS, chunks=8)
+    assert plan.per_chunk(5_000) * plan.chunks == 192
+    assert plan.per_chunk(9 * MS) * plan.chunks == 64
+    assert plan.per_chunk(500 * MS) == 2
+
+
+# -- results
+
+
+def times(*rounds: Sequence[float], **more: Any) -> ModeTimes:
+    return ModeTimes(tuple(tuple(row) for row in rounds), more)
+
+
+def lane(name: str, value: float, *, baseline: bool = True, favoured: str = "") -> LaneResult:
+    rows = [[value * 0.999, value, value * 1.001]] * 4
+    return LaneResult(name, baseline, {Mode.OFFLINE: times(*rows)}, favoured=favoured)
+
+
+def result(name: str = "a", flops: float = 2.0**30, *lanes: LaneResult) -> ShapeResult:
+    return ShapeResult(
+        shape=name,
+        dimensions={"M": 64},
+        flops=flops,
+        bound_ns=50,
+        bound_kind="memory",
+        sets=3,
+        set_bytes=1 << 20,
+        cold=False,
+        calls=10,
+        lanes=lanes,
+        seconds=1.0,
+        least_delta=0.01,
+        multiprocessors=132,
+    )
+
+
+FAILED = LaneResult("broken", baseline=False, error="is wrong")
+
+
+def test_the_reference_is_the_fastest_baseline_and_the_plain_one_is_not_favoured():
+    found = result(
+        "a", 2.0**30, lane("nn", 120), lane("tn", 100, favoured="copied"),
+        lane("kernel", 90, baseline=False), FAILED,
+    )  # fmt: skip
+    best, plain = found.reference(Mode.OFFLINE), found.reference(Mode.OFFLINE, plain=True)
+    assert best is not None and plain is not None
+    assert (best.name, plain.name) == ("tn", "nn")
+    kernel = found.lane("kernel")
+    interval = found.interval(kernel, Mode.OFFLINE)
+    assert interval is not None
+    assert interval.ratio()[0] == pytest.approx(100 / 90)
+    assert found.verdict(kernel, Mode.OFFLINE) is Verdict.FASTER
+    assert found.verdict(found.lane("nn"), Mode.OFFLINE) is Verdict.SLOWER
+    assert found.interval(kernel, Mode.SERVER) is None
+    assert found.reference(Mode.SERVER) is None
+
+
+def test_ratios_come_from_the_rounds_in_which_both_took_part():
+    early = LaneResult("nn", True, {Mode.OFFLINE: times([200.0], [200.0])})
+    reference = LaneResult("tn", True, {Mode.OFFLINE: times([100.0], [100.0], [50.0], [50.0])})
+    interval = result("a", 1.0, early, reference).interval(early, Mode.OFFLINE)
+    assert interval is not None
+    assert interval.estimate == pytest.approx(math.log(2))
+
+
+def test_the_record_is_plain_data_with_all_samples():
+    gpu = {"sm_clock_mhz": 1980.0}
+    kernel = LaneResult("kernel", False, {Mode.OFFLINE: times([2000.0] * 3, gpu=gpu)})
+    base = LaneResult("nn", True, {Mode.OFFLINE: times([4000.0] * 3)}, note={"what": "x"})
+    record = json.loads(json.dumps(result("a", 2.0**30, base, kernel, FAILED).to_record()))
+    assert record["references"]["offline"] == {"best": "nn", "plain": "nn"}
+    row = next(row for row in record["ratios"] if row["name"] == "kernel")
+    assert row["ratio"] == 2.0 and row["verdict"] == "FASTER"
+    # 2^30 operations in 2 us at 1.98 GHz on 132 SMs
+    assert row["flop_per_clock_sm"] == pytest.approx(2**30 / (2e-6 * 1.98e9 * 132), rel=1e-3)
+    lanes = {part["name"]: part for part in record["lanes"]}
+    assert lanes["kernel"]["modes"]["offline"]["rounds_ns"] == [[2000, 2000, 2000]]
+    assert lanes["broken"]["error"] == "is wrong"
+
+
+def test_percentiles_are_values_that_occurred():
+    assert percentile([3, 1, 2], 0.5) == 2
+    assert percentile([1, 2, 3, 4], 0.99) == 4
+    assert percentile([5], 0.01) == 5
+
+
+# -- bands
+
+
+@given(st.floats(1.0, 2.0**60))
+def test_every_problem_is_in_one_band(flops: float):
+    band = band_of(flops)
+    assert band in BANDS
+    assert band.low is None or flops >= 2.0**band.low
+    assert band.high is None or flops < 2.0**band.high
+
+
+def test_bands_touch():
+    assert [band.high for band in BANDS[:-1]] == [band.low for band in BANDS[1:]]
+    assert BANDS[0].name == "< 2^25 FLOP" and BANDS[-1].name == ">= 2^40 FLOP"
+
+
+def some_results() -> list[ShapeResult]:
+    kernel = lambda value: lane("kernel", value, baseline=False)  # noqa: E731
+    return [
+        result("small", 2.0**20, lane("nn", 100), kernel(50)),
+        result("middle", 2.0**30, lane("nn", 100), kernel(200)),
+        result("also", 2.0**31, lane("nn", 100), kernel(100)),
+        result("large", 2.0**41, lane("nn", 100), FAILED, LaneResult("kernel", False, error="x")),
+    ]
+
+
+def test_summaries_count_wins_losses_and_failures_by_band():
+    rows = {row.band: row for row in summaries(some_results(), "kernel", Mode.OFFLINE)}
+    assert list(rows) == ["< 2^25 FLOP", "2^29-33 FLOP", ">= 2^40 FLOP", "all"]
+    middle = rows["2^29-33 FLOP"]
+    assert (middle.wins, middle.losses, middle.unclear) == (0, 1, 1)
+    assert middle.geomean is not None
+    assert middle.geomean.ratio()[0] == pytest.approx(math.sqrt(0.5), rel=1e-3)
+    assert rows[">= 2^40 FLOP"].failed == 1 and rows[">= 2^40 FLOP"].geomean is None
+    whole = rows["all"]
+    assert (whole.shapes, whole.failed, whole.wins, whole.losses) == (4, 1, 1, 1)
+    assert whole.weighted == pytest.approx(300 / 350, abs=1e-3)
+    assert json.dumps([row.to_record() for row in rows.values()])
+
+
+def test_the_report_says_the_worst_first_and_why_others_have_no_times():
+    results = some_results()
+    text = report(results, ["kernel"], all_summaries(results, ["kernel"]))
+    assert "offline: ratio to the best baseline" in text
+    assert "server" not in text
+    lines = worst_first(results, "kernel")
+    assert "large: no times: x" in lines[0] and "middle: 0.500x" in lines[1]
+    table = shape_table(results[3])
+    assert "FAIL" in table and "best baseline" in table
+
+
+# -- timing in turn
+
+
+class FakeLane:
+    """A lane whose calls take a fixed time."""
+
+    def __init__(self, call_ns: float, *, choices: Sequence[float] = ()) -> None:
+        self.call_ns = call_ns
+        self.choices = choices
+        self.sets = 4
+        self.enqueues = False
+        self.broken_after: int | None = None
+        self.wrong = False
+        self.samples: list[dict[str, Any]] = []
+        self.filled: list[int] = []
+        self.group = SimpleNamespace(facts={"choices": len(choices)}, pids=())
+
+    def next_sets(self, calls: int) -> list[int]:
+        return list(range(min(calls, self.sets)))
+
+    def fill(self, sets: Sequence[int]) -> None:
+        self.filled = [*sets]
+
+    def choose(self, index: int) -> None:
+        self.call_ns = self.choices[index]
+
+    def check(self, sets: Sequence[int]) -> Report:
+        assert set(sets) <= set(self.filled)
+        faults = (Fault(FaultKind.VALUE, 0, 0, "C[0] is wrong"),) if self.wrong else ()
+        return Report(faults=faults, error=0.0, library_share=0.0, digests=())
+
+    def sample(self, calls: int, **how: Any) -> Any:
+        if self.broken_after is not None and len(self.samples) >= self.broken_after:
+            raise RankFailure(FailureKind.CRASH, 0, "it crashed")
+        self.samples.append({"calls": calls, **how})
+        end = round(calls * self.call_ns * (1 + 0.0001 * (len(self.samples) % 3)))
+        return sample((0, [*([end] * (calls - 1)), end]), wall_ns=end + 1000)
+
+    def serve(self, pauses: Sequence[int], *, evict: bool) -> Served:
+        half = len(pauses) // 2
+        return Served((5,) * half, (9_000,) * half, (int(self.call_ns),) * half)
+
+
+def stand() -> Stand:
+    target = SimpleNamespace(readings=lambda oldest_s=0.0: (), cache_bytes=1 << 20)
+    made = SimpleNamespace(
+        protocol=TimingProtocol(), target=target, machine=nullcontext, checkpoint=lambda: None
+    )
+    return cast(Stand, made)
+
+
+def timed(plan: BenchPlan, *tracks: Track) -> tuple[Timed, dict[str, str]]:
+    failed: dict[str, str] = {}
+
+    def drop(track: Track, reason: str) -> None:
+        failed[track.name] = reason
+
+    return Timed(stand(), plan, tracks, drop, lambda text: None), failed
+
+
+def track(name: str, fake: FakeLane, *, baseline: bool = True) -> Track:
+    return Track(name, cast(Lane, fake), baseline)
+
+
+def test_a_sample_is_long_enough_and_has_not_too_many_calls():
+    run, _ = timed(BenchPlan((), sample_ns=1 * MS), track("a", FakeLane(10_000)))
+    run.settle()
+    assert run.calls == 100
+    run, _ = timed(BenchPlan((), most_calls=256), track("a", FakeLane(100)))
+    run.settle()
+    assert run.calls == 256
+    run, _ = timed(BenchPlan(()), track("a", FakeLane(30 * MS)))
+    run.settle()
+    assert run.calls == 1
+
+
+def test_the_fastest_choice_of_a_baseline_is_kept_and_noted():
+    fake = FakeLane(500_000.0, choices=(500_000.0, 300_000.0, 400_000.0))
+    one = track("tuned", fake)
+    run, _ = timed(BenchPlan(()), one)
+    run.settle()
+    assert fake.call_ns == 300_000.0
+    assert one.note["chosen"] == 1 and len(one.note["choices_ns"]) == 3
+
+
+def test_rounds_end_when_the_intervals_are_narrow_and_slow_baselines_sit_out():
+    fast, slow = track("fast", FakeLane(1e6)), track("slow", FakeLane(2e6))
+    kernel = track("kernel", FakeLane(3e6), baseline=False)
+    run, _ = timed(BenchPlan((), rounds=22, least_rounds=4), fast, slow, kernel)
+    run.settle()
+    run.offline()
+    assert len(fast.times[Mode.OFFLINE].rounds) == 4
+    assert len(kernel.times[Mode.OFFLINE].rounds) == 4
+    assert len(slow.times[Mode.OFFLINE].rounds) == 4
+    assert len(fast.times[Mode.WARM].rounds) == 3
+    how = cast(Any, fast.lane).samples
+    assert any(one.get("evict") for one in how) and any(one.get("warm") for one in how)
+    assert not any(one.get("evict") and one.get("warm") for one in how)
+
+
+def test_a_lane_that_fails_leaves_and_the_others_go_on():
+    good, bad = track("good", FakeLane(1e6)), track("bad", FakeLane(1e6))
+    cast(Any, bad.lane).broken_after = 6
+    run, failed = timed(BenchPlan(()), good, bad)
+    run.settle()
+    run.offline()
+    assert failed == {"bad": "it crashed"}
+    assert [one.name for one in run.tracks] == ["good"]
+    assert len(good.times[Mode.OFFLINE].rounds) >= 4
+    assert Mode.OFFLINE not in bad.times
+
+
+def test_a_wrong_output_of_a_timed_call_ends_a_lane():
+    good, bad = track("good", FakeLane(1e6)), track("bad", FakeLane(1e6))
+    cast(Any, bad.lane).wrong = True
+    run, failed = timed(BenchPlan(()), good, bad)
+    run.settle()
+    assert "is wrong" in failed["bad"]
+
+
+def test_the_server_mode_has_quantiles_of_host_and_device():
+    one = track("a", FakeLane(7_000.0))
+    run, _ = timed(BenchPlan((), arrivals=32, gap_ns=1000), one)
+    run.settle()
+    run.server("64x64x64")
+    found = one.times[Mode.SERVER]
+    assert found.time_ns == 7_000
+    assert found.more["arrivals"] == 32
+    assert found.more["launch_ns"]["p50"] == 5
+    assert found.more["latency_ns"]["p99"] == 9_000
+
+
+def test_inputs_are_fresh_in_some_sets_of_short_calls_and_in_all_of_others():
+    many = FakeLane(1_000.0)
+    many.sets = 64
+    run, _ = timed(BenchPlan((), fresh=8), track("a", many))
+    run.settle()
+    run.offline()
+    assert 1 <= len(many.filled) <= 8
