@@ -7,34 +7,20 @@ import importlib.util
 import os
 import platform
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from kerneltui.config import cache_folder, config_folder
+from kerneltui.headless.doctor_gpu import gpu_findings
+from kerneltui.headless.finding import MISSING, OFF, OK, Finding, first_line
 from kerneltui.headless.output import Exit, table
 from kerneltui.model.errors import DefinitionError
 from kerneltui.targets.cpu.device import describe_cpu
 from kerneltui.targets.cpu.landlock import landlock_version
 from kerneltui.targets.cpu.seccomp import seccomp_available
-from kerneltui.targets.cuda.packages import find_disassembler, find_nccl, find_toolkit
 from kerneltui.targets.cuda.policy import load_policy
-from kerneltui.targets.errors import TargetError
 
-__all__ = ["Finding", "doctor", "findings"]
-
-OK, MISSING, OFF = "ok", "missing", "off"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked for: `ok`, `missing` (needed) or `off` (would allow more)."""
-
-    name: str
-    state: str
-    text: str
-    remedy: str = ""
+__all__ = ["doctor", "findings"]
 
 
 def doctor() -> int:
@@ -61,24 +47,12 @@ def findings() -> Iterator[Finding]:
         _memory,
         _tmux,
         _cache,
-        _gpus,
-        _nvcc,
-        _nccl,
-        _policy,
-        _key,
     ]
     for check in checks:
         yield check()
-
-
-def _first_line(*command: str) -> str | None:
-    """Runs a command and returns its first line; None if it is not there or fails."""
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    lines = result.stdout.strip().splitlines()
-    return lines[0] if lines else ""
+    yield from gpu_findings()
+    yield _policy()
+    yield _key()
 
 
 def _python() -> Finding:
@@ -100,7 +74,7 @@ def _cores() -> Finding:
 def _compiler() -> Finding:
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
     for name in names:
-        line = _first_line(name, "--version")
+        line = first_line(name, "--version")
         if line is not None:
             return Finding("compiler", OK, line)
     remedy = "install one, for example: apt-get install g++ (or set CXX)"
@@ -108,10 +82,10 @@ def _compiler() -> Finding:
 
 
 def _git() -> Finding:
-    line = _first_line("git", "--version")
+    line = first_line("git", "--version")
     if line is None:
         return Finding("git", MISSING, "not found", "install it, for example: apt-get install git")
-    who = _first_line("git", "config", "user.name")
+    who = first_line("git", "config", "user.name")
     if not who:
         remedy = (
             "decisions are signed $USER@host; to change that: git config --global user.name NAME"
@@ -142,7 +116,7 @@ def _memory() -> Finding:
 
 
 def _tmux() -> Finding:
-    line = _first_line("tmux", "-V")
+    line = first_line("tmux", "-V")
     if line is None:
         return Finding(
             "tmux", OFF, "not found", "the terminal's own tests need it, nothing else does"
@@ -157,41 +131,6 @@ def _cache() -> Finding:
         return Finding("cache", MISSING, f"{folder} cannot be written", "set XDG_CACHE_HOME")
     free = shutil.disk_usage(existing).free / 2**30
     return Finding("cache", OK, f"{folder}, {free:.0f} GiB free")
-
-
-def _gpus() -> Finding:
-    line = _first_line("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-    if line is None:
-        return Finding("gpu", OFF, "none", "the cpu target works without one")
-    return Finding("gpu", OK, line)
-
-
-def _has_gpu() -> bool:
-    return shutil.which("nvidia-smi") is not None
-
-
-def _nvcc() -> Finding:
-    try:
-        toolkit = find_toolkit()
-    except TargetError as error:
-        return Finding("nvcc", OFF, "not found", str(error) if _has_gpu() else "")
-    disassembler = find_disassembler(toolkit)
-    text = f"{toolkit.version}, {toolkit.nvcc}" + (", nvdisasm" if disassembler else "")
-    remedy = "" if disassembler else "to count instructions: pip install nvidia-cuda-nvdisasm"
-    return Finding("nvcc", OK, text, remedy)
-
-
-def _nccl() -> Finding:
-    try:
-        major = find_toolkit().major
-    except TargetError:
-        major = 13
-    try:
-        nccl = find_nccl(major)
-    except TargetError as error:
-        return Finding("nccl", OFF, "none that fits", str(error) if _has_gpu() else "")
-    library = "" if nccl.library else ", headers only"
-    return Finding("nccl", OK, f"{nccl.version} for CUDA {major}, {nccl.origin}{library}")
 
 
 def _policy() -> Finding:

@@ -246,9 +246,9 @@ async def test_a_replay_shows_the_report_too(desk: Desk, pilot: Any) -> None:
 def test_the_bench_table_says_what_the_gpus_did() -> None:
     lines = text_of(bench_table(STATE, STATE.candidates["c0028"], 110))
     head = next(line for line in lines if "FLOP/clk/SM" in line)
-    assert head.split()[-6:] == ["W", "mJ/call", "FLOP/clk/SM", "held", "down", "by"]
+    assert head.split()[-6:] == ["W", "mJ/call", "FLOP/clk/SM", "held", "by", "(rounds)"]
     rows = [line for line in lines if "1755" in line]
-    assert len(rows) == 1 and "power in 9 of 11 rounds (BEST 9)" in rows[0]
+    assert len(rows) == 1 and "power 9/11, BEST 9" in rows[0]
     assert any("~" in line and "nothing" in line for line in lines)
     assert any(line.startswith(" ! 4096x1024x256: a power limit held") for line in lines)
 

@@ -17,7 +17,9 @@ __all__ = [
     "DriverError",
     "Mapping",
     "cache_bytes",
+    "can_access_peer",
     "create_shared",
+    "cuda_version",
     "device_count",
     "export_descriptor",
     "free_bytes",
@@ -99,6 +101,28 @@ class Mapping:
         size = ctypes.c_size_t(self.nbytes)
         _call("cuMemUnmap", ctypes.c_ulonglong(self.address), size)
         _call("cuMemAddressFree", ctypes.c_ulonglong(self.address), size)
+
+
+def cuda_version() -> tuple[int, int]:
+    """The newest CUDA that this driver runs: major and minor.
+
+    Raises:
+        DriverError: If there is no driver.
+    """
+    value = ctypes.c_int()
+    _call("cuDriverGetVersion", ctypes.byref(value))
+    return value.value // 1000, value.value // 10 % 100
+
+
+def can_access_peer(device: int, peer: int) -> bool:
+    """Whether kernels of a device can load from and store to the memory of another.
+
+    Raises:
+        DriverError: If there is no such device.
+    """
+    possible = ctypes.c_int()
+    _call("cuDeviceCanAccessPeer", ctypes.byref(possible), device, peer)
+    return bool(possible.value)
 
 
 def device_count() -> int:

@@ -78,7 +78,7 @@ def gpu_table(measurement: Measurement, names: int, width: int) -> Sequence[Line
     if not used:
         return []
     head = f" {'on the GPUs':<{names}} {'MHz':>6} {'W':>6} {'mJ/call':>9} {'FLOP/clk/SM':>12}"
-    lines: list[Line] = [(), cut(((f"{head}  held down by", "dim"),), width)]
+    lines: list[Line] = [(), cut(((f"{head}  held by (rounds)", "dim"),), width)]
     for shape, use in used:
         energy = None if use.energy_j is None else use.energy_j * 1e3
         row: Line = (
@@ -104,14 +104,14 @@ def _known(value: float | None, digits: int = 0) -> str:
 def _held(use: GpuUse) -> str:
     """What held the clock down, in how many rounds of the candidate and of the incumbent."""
     parts = [
-        f"{cause} in {mine} of {use.rounds} rounds (BEST {other})"
+        f"{cause} {mine}/{use.rounds}, BEST {other}"
         for cause, mine, other in (
             ("power", use.power_rounds, use.incumbent_power_rounds),
             ("heat", use.heat_rounds, use.incumbent_heat_rounds),
         )
         if mine or other
     ]
-    return ", ".join(parts) or "nothing"
+    return "; ".join(parts) or "nothing"
 
 
 def _summary(state: State, candidate: Candidate, names: int) -> Sequence[Line]:
