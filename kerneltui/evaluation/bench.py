@@ -145,6 +145,8 @@ class SideBySide:
             flops=workload.limit.flops.number(shape.values) * shape.ranks,
             bound_ns=least.time_ns,
             bound_kind=str(least.kind),
+            floor_ns=least.floor_ns,
+            library_factor=self._stand.protocol.library_factor,
             sets=sets,
             set_bytes=nbytes,
             cold=bool(cache_bytes) and sets * nbytes >= _COLD_CACHES * cache_bytes,

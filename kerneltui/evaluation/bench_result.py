@@ -14,6 +14,10 @@ from kerneltui.model.statistics import Interval, Verdict, judge_interval, median
 __all__ = ["LaneResult", "Mode", "ModeTimes", "ShapeResult", "percentile", "ratios"]
 
 
+LEAST_SAMPLES = 3
+"""For an interval."""
+
+
 class Mode(StrEnum):
     """How calls follow each other."""
 
@@ -105,6 +109,8 @@ class ShapeResult:
         least_delta: Smallest log-ratio that may count as a difference.
         spent: Where the seconds went.
         multiprocessors: SMs of a GPU; 0 without one.
+        floor_ns: Time below which no honest kernel can be.
+        library_factor: Nor can one be faster than the best library by more than this, most likely.
     """
 
     shape: str
@@ -121,6 +127,8 @@ class ShapeResult:
     least_delta: float
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
     multiprocessors: int = 0
+    floor_ns: int = 0
+    library_factor: float = math.inf
 
     def lane(self, name: str) -> LaneResult:
         """The lane of that name."""
@@ -136,12 +144,36 @@ class ShapeResult:
         return min(fit, key=lambda lane: lane.modes[mode].time_ns, default=None)
 
     def interval(self, lane: LaneResult, mode: Mode, *, plain: bool = False) -> Interval | None:
-        """The log-ratio of a lane to the reference, from the rounds in which both took part."""
+        """The log-ratio of a lane to the reference, from the rounds in which both took part.
+
+        None where there are too few samples for an interval, as in the sustained mode.
+        """
         reference = self.reference(mode, plain=plain)
         if reference is None or mode not in lane.modes:
             return None
         found = ratios(lane.modes[mode], reference.modes[mode])
-        return median_interval(found) if found else None
+        return median_interval(found) if len(found) >= LEAST_SAMPLES else None
+
+    def ratio(self, lane: LaneResult, mode: Mode) -> float | None:
+        """Time of the reference over that of a lane."""
+        reference = self.reference(mode)
+        if reference is None or mode not in lane.modes:
+            return None
+        interval = self.interval(lane, mode)
+        if interval is not None:
+            return interval.ratio()[0]
+        return reference.modes[mode].time_ns / lane.modes[mode].time_ns
+
+    def doubt(self, lane: LaneResult, mode: Mode) -> str:
+        """Why a time is not to be believed without a look, or nothing."""
+        if lane.baseline or mode not in lane.modes:
+            return ""
+        if lane.modes[mode].time_ns < self.floor_ns:
+            return "QUAR: less time than the device needs at its peak"
+        ratio = self.ratio(lane, mode)
+        if ratio is not None and ratio > self.library_factor:
+            return f"QUAR: more than {self.library_factor:g} times as fast as the best library"
+        return ""
 
     def verdict(self, lane: LaneResult, mode: Mode) -> Verdict | None:
         """Whether a lane is faster than the reference beyond doubt."""
@@ -157,6 +189,7 @@ class ShapeResult:
             "flops": self.flops,
             "bound_ns": self.bound_ns,
             "bound_kind": self.bound_kind,
+            "floor_ns": self.floor_ns,
             "sets": self.sets,
             "set_bytes": self.set_bytes,
             "cold": self.cold,
@@ -179,12 +212,18 @@ class ShapeResult:
 
     def _ratio(self, lane: LaneResult, mode: Mode) -> dict[str, Any]:
         row: dict[str, Any] = {"name": lane.name, "mode": str(mode)}
+        if mode is Mode.SUSTAINED:
+            row["ratio"] = _short(self.ratio(lane, mode) or 0.0)
+        doubt = self.doubt(lane, mode)
+        if doubt:
+            row["doubt"] = doubt
         for key, plain in (("", False), ("plain_", True)):
             interval = self.interval(lane, mode, plain=plain)
             if interval is not None:
                 ratio, low, high = interval.ratio()
                 row |= {f"{key}ratio": _short(ratio), f"{key}ci": [_short(low), _short(high)]}
-        row["verdict"] = str(self.verdict(lane, mode))
+        verdict = self.verdict(lane, mode)
+        row["verdict"] = None if verdict is None else str(verdict)
         time_ns = lane.modes[mode].time_ns
         row["bound_share"] = _short(self.bound_ns / time_ns)
         row["tflops"] = _short(self.flops / time_ns / 1e3)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kerneltui.evaluation.bench_result import Mode, ShapeResult, percentile, ratios
+from kerneltui.evaluation.bench_result import LEAST_SAMPLES, Mode, ShapeResult, percentile, ratios
 from kerneltui.model.bands import BANDS, band_of
 from kerneltui.model.statistics import Interval, Verdict, combined_interval
 
@@ -119,7 +119,10 @@ def _geomean(
         reference = result.reference(mode, plain=plain)
         if reference is None:
             return None
-        parts.append([ratios(result.lane(name).modes[mode], reference.modes[mode])])
+        found = ratios(result.lane(name).modes[mode], reference.modes[mode])
+        if len(found) < LEAST_SAMPLES:
+            return None
+        parts.append([found])
     return combined_interval(parts)
 
 

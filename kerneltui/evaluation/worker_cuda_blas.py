@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,7 +48,7 @@ def cublas_tn(problem: CudaProblem) -> PreparedBaseline:
 def _cublas(problem: CudaProblem, *, transposed: bool) -> PreparedBaseline:
     product = Product(problem, transposed=transposed)
     note = {
-        "what": "cublasGemmEx, CUBLAS_COMPUTE_32F, no reduction in a short type",
+        "what": f"cublasGemmEx of {_version()}, CUBLAS_COMPUTE_32F, no reduction in a short type",
         "workspace_bytes": 32 << 20,
         "sums": proved_sums(product, product.caller("ht_run_product")),
     }
@@ -58,3 +60,15 @@ def _cublas(problem: CudaProblem, *, transposed: bool) -> PreparedBaseline:
         note=note,
         kept=product,
     )
+
+
+@cache
+def _version() -> str:
+    """The version of cuBLAS, in parts."""
+    library = ctypes.CDLL(f"libcublas.so.{str(torch.version.cuda).partition('.')[0]}")
+    parts: list[str] = []
+    for which in range(3):  # major, minor, patch
+        value = ctypes.c_int()
+        library.cublasGetProperty(which, ctypes.byref(value))
+        parts.append(str(value.value))
+    return f"cuBLAS {'.'.join(parts)}"

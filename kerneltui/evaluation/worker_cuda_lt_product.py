@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib import metadata
 from math import ceil
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -238,7 +239,8 @@ class LtProduct:
         """The baseline with its choices."""
         transposed = self.product.transposed
         told = {
-            "what": f"cuBLASLt {self._library.version}, CUBLAS_COMPUTE_32F",
+            "what": f"cuBLASLt {self._library.version}, CUBLAS_COMPUTE_32F, "
+            f"by nvmath-python {metadata.version('nvmath-python')}",
             **note,
             "choices": [algorithm.note() for algorithm in choices],
         }

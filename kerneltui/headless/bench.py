@@ -68,7 +68,10 @@ def bench(
     target: str | None,
     wishes: BenchWishes,
 ) -> int:
-    """Measures and prints; the accepted kernel is that of `session`, or of the newest session."""
+    """Measures and prints; the accepted kernel is that of `session`, or of the newest session.
+
+    Without any kernel, those of the library take part.
+    """
     workload, spec = workload_on(folder, target)
     chosen = {_name(file, workload): _read(file) for file in kernels}
     source = session or newest_session(workload, spec.name)
@@ -79,6 +82,9 @@ def bench(
             chosen[ACCEPTED] = accepted
         elif session is not None:
             say(f"{source}: nothing was accepted yet")
+    if not chosen:
+        chosen = {name: _read(workload.kernels / name) for name in spec.library}
+        say(f"kernels of the library: {', '.join(chosen) or 'none'}")
     plan = _plan(workload, wishes)
     _check_output(wishes.output)
     results: list[ShapeResult] = []

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
 
-from kerneltui.evaluation.bench_result import LaneResult, Mode, ShapeResult
+from kerneltui.evaluation.bench_result import LaneResult, Mode, ModeTimes, ShapeResult
 from kerneltui.evaluation.bench_summary import BandSummary, summaries
 from kerneltui.headless.output import table
 from kerneltui.model.statistics import Interval
 
 __all__ = ["all_summaries", "report", "shape_table", "worst_first"]
 
+_LAUNCH_COLUMNS = [
+    (f"{part}_ns", share) for part in ("launch", "latency", "device") for share in ("p50", "p99")
+]
 _HEAD = ["kernel", "mode", "time us", "ratio", "95% CI", "verdict", "of bound", "launch us", ""]
 
 
@@ -30,6 +35,8 @@ def shape_table(result: ShapeResult) -> str:
 def _line(result: ShapeResult, lane: LaneResult, mode: Mode) -> list[str]:
     times = lane.modes[mode]
     ratio, interval = _ratio(result.interval(lane, mode))
+    if mode is Mode.SUSTAINED:
+        ratio = f"{result.ratio(lane, mode) or 0.0:.3f}x"
     verdict = result.verdict(lane, mode)
     launch = times.more.get("launch_ns")
     reference = result.reference(mode)
@@ -38,6 +45,7 @@ def _line(result: ShapeResult, lane: LaneResult, mode: Mode) -> list[str]:
         words.append("best baseline")
     if lane.favoured:
         words.append(lane.favoured)
+    words += [part for part in (_clock(times), result.doubt(lane, mode)) if part]
     return [
         lane.name,
         str(mode),
@@ -51,15 +59,28 @@ def _line(result: ShapeResult, lane: LaneResult, mode: Mode) -> list[str]:
     ]
 
 
+def _clock(times: ModeTimes) -> str:
+    """Clock and power where calls went on for seconds, and what held the clock down."""
+    gpu = times.more.get("gpu")
+    if not gpu or "readings" not in gpu:
+        return ""
+    held = "".join(f", {name}" for name in gpu["held"])
+    return f"{gpu['sm_clock_mhz']:.0f} MHz, {gpu['power_w'] or 0:.0f} W{held}"
+
+
 def report(
     results: Sequence[ShapeResult], kernels: Sequence[str], summary: Sequence[BandSummary]
 ) -> str:
     """Returns each kernel by size band, and its worst shapes first; baselines if there is no kernel."""
     parts: list[str] = []
-    for mode in Mode:
+    for mode in (Mode.OFFLINE, Mode.WARM, Mode.SERVER):
         rows = [row for row in summary if row.mode is mode]
         if rows:
-            parts.append(f"{mode}: ratio to the best baseline\n{_bands(rows)}")
+            best = _best_baselines(results, mode)
+            parts.append(f"{mode}: ratio to the best baseline ({best})\n{_bands(rows)}")
+    launches = _launches(results)
+    if launches:
+        parts.append(f"{Mode.SERVER}: median over the shapes, us\n{launches}")
     for name in kernels:
         lines = worst_first(results, name)
         if lines:
@@ -94,6 +115,36 @@ def worst_first(results: Sequence[ShapeResult], name: str, most: int = 12) -> li
         order = interval.ratio()[0] if interval else 0.0
         rows.append((order, f"  {result.shape}: {ratio} [{text}] of {reference.name}"))
     return [text for _, text in sorted(rows)[:most]]
+
+
+def _best_baselines(results: Sequence[ShapeResult], mode: Mode) -> str:
+    """Which baseline is the fastest on how many shapes."""
+    names = [found.name for result in results if (found := result.reference(mode)) is not None]
+    counts = sorted(((names.count(name), name) for name in set(names)), reverse=True)
+    return ", ".join(f"{name} on {count}" for count, name in counts)
+
+
+def _launches(results: Sequence[ShapeResult]) -> str:
+    """What a call costs its host, and how long it takes from there until all is done."""
+    rows: list[list[str]] = []
+    for name in dict.fromkeys(lane.name for result in results for lane in result.lanes):
+        served = [
+            lane.modes[Mode.SERVER].more
+            for result in results
+            for lane in result.lanes
+            if lane.name == name and Mode.SERVER in lane.modes
+        ]
+        parts = [more for more in served if "launch_ns" in more]
+        if parts:
+            rows.append([name, *(_middle(parts, *column) for column in _LAUNCH_COLUMNS)])
+    if not rows:
+        return ""
+    head = ["kernel", *(f"{part.removesuffix('_ns')} {share}" for part, share in _LAUNCH_COLUMNS)]
+    return table([head, *rows], right=frozenset(range(1, 7)))
+
+
+def _middle(parts: Sequence[Mapping[str, Any]], name: str, share: str) -> str:
+    return f"{median(part[name][share] for part in parts) / 1e3:.1f}"
 
 
 def _bands(rows: Sequence[BandSummary]) -> str:

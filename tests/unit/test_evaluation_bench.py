@@ -6,6 +6,8 @@ import json
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -51,7 +53,7 @@ def test_every_beginning_of_the_order_is_spread_over_the_work(count: int):
     assert {part.dimensions["M"] for part in ordered} == set(range(count))
     for length in range(2, count):
         places = sorted(part.dimensions["M"] for part in ordered[:length])
-        longest = max(b - a for a, b in zip(places, places[1:], strict=False))
+        longest = max(b - a for a, b in pairwise(places))
         assert longest <= 4 * count / length + 1
 
 
@@ -149,6 +151,26 @@ def test_percentiles_are_values_that_occurred():
     assert percentile([3, 1, 2], 0.5) == 2
     assert percentile([1, 2, 3, 4], 0.99) == 4
     assert percentile([5], 0.01) == 5
+
+
+def test_a_single_sample_has_a_ratio_and_no_interval_or_verdict():
+    sustained = {Mode.SUSTAINED: times([100.0])}
+    kernel = LaneResult("kernel", False, {Mode.SUSTAINED: times([80.0])})
+    found = result("a", 2.0**30, LaneResult("nn", True, sustained), kernel)
+    assert found.interval(kernel, Mode.SUSTAINED) is None
+    assert found.verdict(kernel, Mode.SUSTAINED) is None
+    assert found.ratio(kernel, Mode.SUSTAINED) == pytest.approx(1.25)
+    assert "1.250x" in shape_table(found)
+
+
+def test_times_that_cannot_be_are_doubted():
+    results = result("a", 2.0**30, lane("nn", 100), lane("kernel", 30, baseline=False))
+    kernel = results.lane("kernel")
+    assert not results.doubt(kernel, Mode.OFFLINE)
+    assert "at its peak" in replace(results, floor_ns=31).doubt(kernel, Mode.OFFLINE)
+    text = replace(results, library_factor=3.0).doubt(kernel, Mode.OFFLINE)
+    assert "more than 3 times as fast" in text
+    assert not replace(results, floor_ns=200).doubt(results.lane("nn"), Mode.OFFLINE)
 
 
 # -- bands
