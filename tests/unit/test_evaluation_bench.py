@@ -125,8 +125,10 @@ def test_the_reference_is_the_fastest_baseline_and_the_plain_one_is_not_favoured
 
 
 def test_ratios_come_from_the_rounds_in_which_both_took_part():
-    early = LaneResult("nn", True, {Mode.OFFLINE: times([200.0], [200.0])})
-    reference = LaneResult("tn", True, {Mode.OFFLINE: times([100.0], [100.0], [50.0], [50.0])})
+    early = LaneResult("nn", True, {Mode.OFFLINE: times([200.0] * 2, [200.0] * 2)})
+    reference = LaneResult(
+        "tn", True, {Mode.OFFLINE: times(*[[v] * 2 for v in (100.0, 100.0, 50.0, 50.0)])}
+    )
     interval = result("a", 1.0, early, reference).interval(early, Mode.OFFLINE)
     assert interval is not None
     assert interval.estimate == pytest.approx(math.log(2))
