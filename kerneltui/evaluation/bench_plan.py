@@ -49,7 +49,7 @@ class BenchPlan:
     warm_rounds: int = 3
     most_calls: int = 256
     sample_ns: int = 1_000_000
-    fresh: int = 8
+    fresh: int = 4
     gap_ns: int = 2_000_000
     arrivals: int = 200
     server_ns: int = 600_000_000
