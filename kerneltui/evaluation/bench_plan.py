@@ -46,7 +46,7 @@ class BenchPlan:
     rounds: int = 22
     least_rounds: int = 4
     narrow: float = 0.005
-    warm_rounds: int = 3
+    warm_rounds: int = 2
     most_calls: int = 256
     sample_ns: int = 1_000_000
     fresh: int = 4

@@ -320,7 +320,7 @@ def test_rounds_end_when_the_intervals_are_narrow_and_slow_baselines_sit_out():
     assert len(fast.times[Mode.OFFLINE].rounds) == 4
     assert len(kernel.times[Mode.OFFLINE].rounds) == 4
     assert len(slow.times[Mode.OFFLINE].rounds) == 4
-    assert len(fast.times[Mode.WARM].rounds) == 3
+    assert len(fast.times[Mode.WARM].rounds) == 2
     how = cast(Any, fast.lane).samples
     assert any(one.get("evict") for one in how) and any(one.get("warm") for one in how)
     assert not any(one.get("evict") and one.get("warm") for one in how)
