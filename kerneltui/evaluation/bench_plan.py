@@ -52,7 +52,7 @@ class BenchPlan:
     fresh: int = 4
     gap_ns: int = 2_000_000
     arrivals: int = 200
-    server_ns: int = 600_000_000
+    server_ns: int = 300_000_000
     chunks: int = 8
     seed: int = 0
     sustained_s: float = 0.0
