@@ -17,6 +17,7 @@ from kerneltui.model.command import (
     Constrain,
     Edit,
     Interrupt,
+    Profile,
     ReadLog,
     ReadMachineCode,
     ReadNotes,
@@ -66,6 +67,9 @@ def handle_command(tuner: Tuner, request: Request) -> None:
         answer_machine_code(tuner.recorder, request.command, request.reply)
         return
     try:
+        if isinstance(request.command, Profile):
+            tuner.profile(request.command.candidate, request.reply)
+            return
         data = _follow(tuner, request.command)
     except (Refused, SessionError) as error:
         request.reply(False, str(error))
@@ -108,7 +112,7 @@ def _follow(tuner: Tuner, command: Command) -> dict[str, Any]:
             tuner.interrupt()
         case StopEngine():
             tuner.stop("stopped by the user")
-        case TakeOver() | ReadMachineCode():
+        case TakeOver() | ReadMachineCode() | Profile():
             raise Refused("this is answered elsewhere")
         case ReadSource() | ReadLog() | ReadNotes():
             return read(recorder, command)

@@ -7,9 +7,10 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from kerneltui.evaluation.outcome import CalibrationResult, Interrupted, Outcome, Update
+from kerneltui.model.errors import UserError
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.reading import GpuReading
 
@@ -21,6 +22,8 @@ __all__ = [
     "Executor",
     "ExecutorFailed",
     "Job",
+    "ProfileDone",
+    "ProfileJob",
     "Reported",
 ]
 
@@ -64,6 +67,14 @@ class EvaluatorPort(Protocol):
         """Describes the machine."""
         ...
 
+    def profile(self, kernel: Kernel) -> Mapping[str, Any]:
+        """Counts a verified kernel with the profiler of the GPU.
+
+        Raises:
+            UserError: It cannot be done; the text says why.
+        """
+        ...
+
     def readings(self, oldest_s: float) -> tuple[GpuReading, ...]:
         """What the GPUs do now, or did so long ago at most; callable from another thread."""
         ...
@@ -78,6 +89,24 @@ class Job:
     incumbent: Kernel
     against: str
     rebench: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileJob:
+    """A kernel for the profiler, and what to do with the answer: ok, and counters or a reason."""
+
+    candidate: str
+    kernel: Kernel
+    reply: Callable[[bool, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileDone:
+    """The profiler is done; without counters there is a reason."""
+
+    job: ProfileJob
+    counters: Mapping[str, Any] | None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +154,11 @@ class Executor:
 
     evaluator: EvaluatorPort
     post: Callable[[object], None]
-    _jobs: queue.SimpleQueue[Job | Kernel | None] = field(
-        default_factory=lambda: queue.SimpleQueue[Job | Kernel | None]()
+    _jobs: queue.SimpleQueue[Job | ProfileJob | Kernel | None] = field(
+        default_factory=lambda: queue.SimpleQueue[Job | ProfileJob | Kernel | None]()
     )
     _thread: threading.Thread | None = None
-    running: Job | None = None
+    running: Job | ProfileJob | None = None
 
     def start(self) -> None:
         """Starts the thread."""
@@ -145,6 +174,11 @@ class Executor:
         self.running = job
         self._jobs.put(job)
 
+    def profile(self, job: ProfileJob) -> None:
+        """Queues a profile; the caller asks only when nothing is running."""
+        self.running = job
+        self._jobs.put(job)
+
     def stop(self, timeout: float = 10.0) -> None:
         """Interrupts what runs and ends the thread."""
         self._jobs.put(None)
@@ -156,7 +190,9 @@ class Executor:
         while (job := self._jobs.get()) is not None:
             name = job.candidate if isinstance(job, Job) else ""
             try:
-                if isinstance(job, Job):
+                if isinstance(job, ProfileJob):
+                    self.post(self._profile(job))
+                elif isinstance(job, Job):
                     self.post(EvaluationDone(job, self._evaluate(job)))
                 else:
                     self.post(CalibrationDone(self.evaluator.calibrate(job, self._say)))
@@ -175,6 +211,14 @@ class Executor:
             )
         except Interrupted:
             return None
+
+    def _profile(self, job: ProfileJob) -> ProfileDone:
+        try:
+            return ProfileDone(job, self.evaluator.profile(job.kernel))
+        except UserError as error:
+            return ProfileDone(job, None, str(error))
+        except Exception as error:  # somebody waits for the answer
+            return ProfileDone(job, None, f"the profile failed: {type(error).__name__}: {error}")
 
     def _say(self, text: str) -> None:
         self.post(CalibrationSays(text))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kerneltui.agents.port import Proposal
+from kerneltui.engine.notes import note_part, read_note
 from kerneltui.model.candidate import AgentName
 from kerneltui.model.event import (
     CandidateProposed,
@@ -135,12 +136,21 @@ class Recorder:
         Raw samples become a blob, whose name and sha are returned for the event that follows.
         """
         body = dict(evaluation) | {"schema": 1, "candidate": candidate}
+        counters = note_part(self, candidate, "counters")
+        if counters:  # of the same commit, so they hold for whatever is measured later
+            body["counters"] = counters
         blobs: dict[str, str] = {}
         if raw is not None:
             body["raw"] = blobs["raw.json.gz"] = self.session.write_blob(raw)
         sha = self.state.candidates[candidate].sha
         self.session.add_note(sha, _note_text(body), at_ns=now_ns())
         return blobs
+
+    def add_counters(self, candidate: str, counters: Mapping[str, Any]) -> None:
+        """Adds what a profiler counted to the note of a candidate."""
+        body = {"schema": 1, "candidate": candidate, **read_note(self, candidate)}
+        sha = self.state.candidates[candidate].sha
+        self.session.add_note(sha, _note_text({**body, "counters": counters}), at_ns=now_ns())
 
     def source(self, candidate: str) -> str:
         """Returns the kernel text of a candidate."""

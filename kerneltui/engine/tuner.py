@@ -24,6 +24,8 @@ from kerneltui.engine.executor import (
     Executor,
     ExecutorFailed,
     Job,
+    ProfileDone,
+    ProfileJob,
     Reported,
 )
 from kerneltui.engine.gpu_strip import GpuStrip
@@ -179,6 +181,24 @@ class Tuner:
             raise Refused("no evaluation is running")
         self.executor.evaluator.interrupt()
 
+    def profile(self, candidate: str, reply: Callable[[bool, Any], None]) -> None:
+        """Has the profiler count a candidate, and answers when it is done.
+
+        Raises:
+            Refused: Something is running, or the candidate was not verified.
+        """
+        known = self.recorder.state.candidates.get(candidate)
+        if known is None:
+            raise Refused(f"there is no candidate {candidate}")
+        if not known.verify_note and candidate != self.recorder.state.base:
+            raise Refused(f"{candidate} was not verified: it would run without the sandbox")
+        if self.executor is None:
+            raise Refused("nothing can be profiled here")
+        if self.executor.running is not None or self._calibrating:
+            raise Refused("an evaluation is running; pause (p), and ask again when it is done")
+        self.say("job", candidate, "profiler: counting, this takes a minute or two")
+        self.executor.profile(ProfileJob(candidate, self.kernel(candidate), reply))
+
     def stop(self, reason: str) -> None:
         """Makes the loop end."""
         self._stopped = reason
@@ -197,6 +217,8 @@ class Tuner:
                 self._calibration(item)
             case EvaluationDone():
                 self._evaluated(item)
+            case ProfileDone():
+                self._profiled(item)
             case ExecutorFailed():
                 self._fault(item)
             case Stop():
@@ -266,6 +288,16 @@ class Tuner:
         measured = CandidateMeasured(at=now_ns(), id=candidate, measurement=outcome.measurement)
         self.recorder.record(measured, blobs)
         self._apply_rule(candidate)
+
+    def _profiled(self, item: ProfileDone) -> None:
+        assert self.executor is not None
+        self.executor.running = None
+        if item.counters is None:
+            item.job.reply(False, item.reason)
+            return
+        self.recorder.add_counters(item.job.candidate, item.counters)
+        text = f"counters of {item.job.candidate} are in its note"
+        item.job.reply(True, {"candidate": item.job.candidate, "text": text})
 
     def _apply_rule(self, identifier: str) -> None:
         state = self.recorder.state

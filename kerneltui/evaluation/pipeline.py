@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache as cached
 from pathlib import Path
+from typing import Any
 
 from kerneltui.evaluation.baseline_kernels import baseline_kernel
 from kerneltui.evaluation.bench import SideBySide
@@ -36,6 +37,7 @@ from kerneltui.evaluation.outcome import (
     fault_of,
 )
 from kerneltui.evaluation.prefetch import Prefetch
+from kerneltui.evaluation.profile import profile
 from kerneltui.evaluation.stand import MachineTarget, Stand, lint
 from kerneltui.evaluation.timing import LaneFailure, TimingProtocol, WrongOutput
 from kerneltui.evaluation.trial import Trial
@@ -141,6 +143,10 @@ class Evaluator:
             "load": load,
             **self.stand.target.describe(),
         }
+
+    def profile(self, kernel: Kernel) -> Mapping[str, Any]:
+        """Counts a verified kernel with the profiler of the GPU; see `profile.profile`."""
+        return profile(self.stand, kernel, self._cache)
 
     def readings(self, oldest_s: float) -> tuple[GpuReading, ...]:
         """What the GPUs do now, or did so long ago at most; callable from any thread."""

@@ -16,6 +16,7 @@ __all__ = [
     "Constrain",
     "Edit",
     "Interrupt",
+    "Profile",
     "Progress",
     "ReadLog",
     "ReadMachineCode",
@@ -119,6 +120,16 @@ class Rebench:
 
 
 @dataclass(frozen=True, slots=True)
+class Profile:
+    """Have the profiler of the GPU count a candidate; answered when that is done.
+
+    It runs without the sandbox, so only what was verified is profiled.
+    """
+
+    candidate: str
+
+
+@dataclass(frozen=True, slots=True)
 class Edit:
     """Propose the human's own version of a candidate's kernel."""
 
@@ -184,6 +195,7 @@ Command = (
     | SetPaused
     | SetBudget
     | Rebench
+    | Profile
     | Edit
     | Interrupt
     | TakeOver
@@ -205,6 +217,7 @@ _COMMANDS: dict[str, type[Any]] = {
     "set_paused": SetPaused,
     "set_budget": SetBudget,
     "rebench": Rebench,
+    "profile": Profile,
     "edit": Edit,
     "interrupt": Interrupt,
     "take_over": TakeOver,

@@ -127,6 +127,14 @@ ACTIONS: tuple[Action, ...] = (
         "Rebench",
         11,
     ),
+    Action(
+        "candidate.profile",
+        ("P",),
+        "profile",
+        "count the candidate with the profiler of the GPU, while no evaluation runs",
+        _D,
+        "Profile",
+    ),
     Action("context.less", ("{",), "less context", "show less context around changes", _D),
     Action("context.more", ("}",), "more context", "show more context around changes", _D),
     # Tuning screen

@@ -31,6 +31,7 @@ from kerneltui.model.command import (  # noqa: E402
     Constrain,
     Edit,
     Interrupt,
+    Profile,
     Progress,
     ReadLog,
     ReadMachineCode,
@@ -235,6 +236,7 @@ class Paper:
                     | Redo
                     | Rebench
                     | Edit
+                    | Profile
                     | Interrupt
                     | TakeOver
                     | StopEngine

@@ -6,10 +6,12 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from kerneltui.evaluation.outcome import (
     Built,
     CalibrationResult,
+    EvaluationError,
     Interrupted,
     Outcome,
     Step,
@@ -110,6 +112,13 @@ class FakeEvaluator:
     def interrupt(self) -> None:
         """Ends a blocked evaluation."""
         self.interrupted.set()
+
+    def profile(self, kernel: Kernel) -> Mapping[str, Any]:
+        if self.block is not None:
+            self.block.wait(20)
+        if not self.gpus:
+            raise EvaluationError("no ncu: install Nsight Compute")
+        return {"shape": "512x512x512", "alone": True, "kernels": []}
 
     def readings(self, oldest_s: float) -> tuple[GpuReading, ...]:
         return self.gpus

@@ -30,8 +30,10 @@ from kerneltui.model.command import (
     Constrain,
     Edit,
     Interrupt,
+    Profile,
     ReadLog,
     ReadMachineCode,
+    ReadNotes,
     ReadSource,
     Rebench,
     Redo,
@@ -377,3 +379,32 @@ def test_a_terminal_is_told_what_the_gpus_do(live):
     assert decode_readings(frame["progress"]["extra"]["readings"]) == (reading,)
     answer = terminal.ask(ReadMachineCode("c0000"))
     assert not answer["ok"] and "kernel.cpp has no machine code" in answer["error"]
+
+
+def test_counters_of_a_candidate_are_kept_in_its_note(live, session: Path):
+    evaluator = FakeEvaluator(gpus=(GpuReading(0, 1),))
+    terminal = live(evaluator, candidates=3, rule=AcceptRule.NONE)
+    terminal.wait(lambda state: bool(state.ended))
+    answer = terminal.ask(Profile("c0001"))
+    assert answer["ok"], answer
+    note = json.loads(terminal.ask(ReadNotes("c0001"))["data"]["text"])
+    assert note["counters"]["alone"] and note["rounds"] == 11
+    # another measurement keeps what was counted: it is the same commit
+    terminal.ask(Rebench("c0001"))
+    terminal.wait(lambda state: state.candidates["c0001"].attempt == 2)
+    terminal.wait(lambda state: state.candidates["c0001"].phase is Phase.MEASURED)
+    assert json.loads(terminal.ask(ReadNotes("c0001"))["data"]["text"])["counters"]["alone"]
+    evaluator.gpus = ()
+    answer = terminal.ask(Profile("c0001"))
+    assert not answer["ok"] and answer["error"] == "no ncu: install Nsight Compute"
+    assert "there is no candidate c0077" in terminal.ask(Profile("c0077"))["error"]
+
+
+def test_nothing_is_profiled_while_something_runs_or_unverified(live):
+    evaluator = FakeEvaluator(block=threading.Event())
+    terminal = live(evaluator, candidates=2, rule=AcceptRule.NONE)
+    terminal.wait(lambda state: "c0001" in state.candidates)
+    assert "was not verified" in terminal.ask(Profile("c0001"))["error"]
+    terminal.wait(lambda state: state.candidates["c0001"].phase is Phase.CHECKING)
+    assert "an evaluation is running" in terminal.ask(Profile("c0000"))["error"]
+    evaluator.block.set()

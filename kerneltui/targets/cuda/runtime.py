@@ -68,6 +68,7 @@ class CudaTarget:
         toolchain: Builds kernels; nvcc for the GPUs that are there by default.
         policy: What this machine forbids, and the environment that every child must have.
         vendors: Whether baselines need the bindings of vendor libraries.
+        environment: What ranks find in their environment beside that; for a profiler.
 
     Attributes:
         quarantined: GPUs that are not used any more, and why.
@@ -87,6 +88,7 @@ class CudaTarget:
         toolchain: Toolchain | None = None,
         policy: MachinePolicy = DEFAULT_POLICY,
         vendors: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.cache = cache
         self.lock = lock or MachineLock()
@@ -112,7 +114,7 @@ class CudaTarget:
         )
         self._processes = RankProcesses(
             VENDORS_ENTRY if vendors else WORKER_ENTRY,
-            {**_ENVIRONMENT, **device_environment(), **policy.environment},
+            {**(environment or {}), **_ENVIRONMENT, **device_environment(), **policy.environment},
             self._traits,
         )
         self.policy = policy

@@ -18,6 +18,7 @@ from kerneltui.model.command import (
     Accept,
     Command,
     Edit,
+    Profile,
     Rebench,
     Redo,
     Reject,
@@ -32,6 +33,7 @@ from kerneltui.tui.decide import Displayed
 from kerneltui.tui.editor import EditorError, edit_text
 from kerneltui.tui.screens.dialogs import Choice, ChoiceDialog, NoteDialog
 from kerneltui.tui.screens.panels import Handler
+from kerneltui.tui.screens.reporting import has_gpus
 from kerneltui.tui.sources import Loaded
 from kerneltui.tui.steering import SteerError, parse_steer
 
@@ -63,6 +65,8 @@ class Deciding:
                 return refusal
             case "candidate.reject" | "candidate.reject_note":
                 return decide.reject_refusal(snapshot, screen.displayed, now)
+            case "candidate.profile":
+                return screen.may_send() or self._profile_refusal()
             case "candidate.rebench" | "candidate.edit" | "decision.undo" | "decision.redo":
                 return screen.may_send() or self._nothing_to_do(id_)
             case "engine.take_over":
@@ -83,6 +87,17 @@ class Deciding:
         if id_ == "decision.redo":
             return "" if state.undone else "there is no undone decision"
         return self._rebench_refusal()
+
+    def _profile_refusal(self) -> str:
+        candidate = self._screen.candidate
+        if not has_gpus(self._screen.snapshot.state):
+            return "counters are those of a GPU; this target has none"
+        if candidate is None:
+            return "no candidate is on screen"
+        base = self._screen.snapshot.state.base
+        if not candidate.verify_note and candidate.id != base:
+            return f"{candidate.id} was not verified, and a profile runs without the sandbox"
+        return ""
 
     def _rebench_refusal(self) -> str:
         candidate = self._screen.candidate
@@ -116,6 +131,7 @@ class Deciding:
             "candidate.reject_note": self.reject_with_note,
             "candidate.edit": self.edit,
             "candidate.rebench": self.rebench,
+            "candidate.profile": self.profile,
             "decision.undo": lambda: self.send(Undo(), "undo"),
             "decision.redo": lambda: self.send(Redo(), "redo"),
             "search.pause": self.pause,
@@ -220,6 +236,22 @@ class Deciding:
         candidate = self._screen.candidate
         if candidate:
             self.send(Rebench(candidate.id), f"measure {candidate.id} again")
+
+    def profile(self) -> None:
+        """Asks for counters, and shows them in their tab when they are there."""
+        screen, candidate = self._screen, self._screen.candidate
+        if candidate is None:
+            return
+        what = f"profile {candidate.id}"
+
+        async def ask() -> None:
+            reply = await screen.owner.feed.ask(Profile(candidate.id))
+            screen.say(f"{what}: {reply.error or 'done, see Counters'}")
+            if not reply.error:
+                screen.reporting.forget(candidate.id)
+
+        screen.say(f"{what}: sent; this takes a minute or two")
+        screen.owner.run_worker(ask(), group="command")
 
     def pause(self) -> None:
         """Pauses the search, or lets it go on."""

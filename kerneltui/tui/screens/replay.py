@@ -65,7 +65,7 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
         self._mark: int | None = None
         self.loaded: Loaded | None = None
         self._loading: tuple[str, str] | None = None
-        self._reporting = Reporting(self)
+        self.reporting = Reporting(self)
 
     @property
     def candidate(self) -> Candidate | None:
@@ -194,7 +194,7 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
         room = bench.size.width - 12
         set_title(bench, Content(f"3 Bench then  {chart.title_for(room - 5)}"))
         set_subtitle(bench, content(difference_text(state, candidate, room)))
-        self._reporting.draw()
+        self.reporting.draw()
         if candidate is None:
             self.main.diff.wait_for("no candidate yet")
             return
@@ -228,7 +228,7 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
     def on_main_panel_tab_opened(self, event: MainPanel.TabOpened) -> None:
         """Shows what the tab needs."""
         event.stop()
-        self._reporting.draw()
+        self.reporting.draw()
 
     def on_line_view_cursor_moved(self, event: LineView.CursorMoved) -> None:
         """Goes to the step of the event under the cursor."""
@@ -264,7 +264,7 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
     def refusal(self, id_: str) -> str:
         """Returns why an action cannot be done now, or nothing."""
         if id_ == "code.machine":
-            return self._reporting.machine_code_refusal()
+            return self.reporting.machine_code_refusal()
         if id_.startswith("replay.") and not len(self.timeline):
             return "the journal is still being read"
         return ""
@@ -290,7 +290,7 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
             "replay.mark": self._set_mark,
             "filter": self._open_filter,
             "copy": self._copy,
-            "code.machine": self._reporting.machine_code,
+            "code.machine": self.reporting.machine_code,
             "escape": self._escape,
             "interrupt": self.owner.interrupt,
             "quit": self.owner.ask_quit,

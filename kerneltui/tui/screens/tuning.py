@@ -73,7 +73,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         self._loading: tuple[str, str, str] | None = None
         self._soon: Timer | None = None
         self._deciding = Deciding(self)
-        self._reporting = Reporting(self)
+        self.reporting = Reporting(self)
         self._gpus = False
 
     @property
@@ -206,7 +206,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
     def show_candidate(self) -> None:
         """Shows the selected candidate, and loads its texts when they are not there."""
         candidate = self.candidate
-        self._reporting.draw()
+        self.reporting.draw()
         if candidate is None:
             self.draw_bench()
             return
@@ -296,7 +296,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
     def on_main_panel_tab_opened(self, event: MainPanel.TabOpened) -> None:
         """Shows what the tab needs."""
         event.stop()
-        self._reporting.draw()
+        self.reporting.draw()
 
     def on_descendant_focus(self) -> None:
         """Shows the hints of what has the focus."""
@@ -311,7 +311,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
     def refusal(self, id_: str) -> str:
         """Returns why an action cannot be done now, or nothing."""
         if id_ == "code.machine":
-            return self._reporting.machine_code_refusal()
+            return self.reporting.machine_code_refusal()
         return self._deciding.refusal(id_)
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -340,7 +340,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
             "list.sort": lambda: self.say(f"sorted by {self.candidates.next_sort()}"),
             "filter": self.candidates.open_filter,
             "copy": self._copy,
-            "code.machine": self._reporting.machine_code,
+            "code.machine": self.reporting.machine_code,
             "escape": self._escape,
             "interrupt": self.owner.interrupt,
             "quit": self.owner.ask_quit,
