@@ -20,11 +20,13 @@ class LintContext:
     Attributes:
         nccl_code: NCCL_VERSION_CODE of the headers; 0 if unknown.
         gin: Whether this machine can run kernels with NCCL's network calls.
+        gin_missing: Why not.
         directive: What the candidate says of itself, if it does.
     """
 
     nccl_code: int = 0
     gin: bool = False
+    gin_missing: str = ""
     directive: Directive | None = None
 
 

@@ -45,9 +45,9 @@ def _l04(code: DeviceCode, context: LintContext) -> Iterator[Finding]:
     for line, match in lines(
         code, r"\bnccl(?:Gin\b|GinBarrierSession\b|Gin_\w+)|\bginForceEnable\b"
     ):
-        yield error(
-            "L04", line, f"{match[0]}: this machine has no GIN, so the kernel only compiles"
-        )
+        why = f": {context.gin_missing}" if context.gin_missing else ""
+        text = f"needs NCCL with GIN{why}; here the kernel only compiles ({match[0]})"
+        yield error("L04", line, text)
         return
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from kerneltui.evaluation.device_lint import lint_device_code
+from kerneltui.evaluation.device_lint import LintContext, lint_device_code
 from kerneltui.evaluation.judge_client import JudgeClient
 from kerneltui.evaluation.lane import Lane, MemoryGroup, Spent
 from kerneltui.evaluation.outcome import HarnessFault, Interrupted, KernelFault, fault_of
@@ -21,6 +21,7 @@ from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.reading import GpuReading
 from kerneltui.model.workload import Workload
 from kerneltui.targets.cuda.finding import Finding, Level, one_line
+from kerneltui.targets.cuda.network import gin_missing
 from kerneltui.targets.cuda.policy import MachinePolicy, PolicyRefusal
 from kerneltui.targets.errors import CompileFailure, RankFailure
 from kerneltui.targets.locks import LockTimeout, MachineLock
@@ -331,7 +332,8 @@ def lint(kernel: Kernel, target: str = "cpu") -> list[str]:
 
 
 def _device_warnings(kernel: Kernel) -> list[str]:
-    findings = lint_device_code(kernel.source)
+    missing = gin_missing()
+    findings = lint_device_code(kernel.source, LintContext(gin=not missing, gin_missing=missing))
     _refuse_errors(kernel, findings)
     return [one_line(finding, kernel.file) for finding in findings]
 

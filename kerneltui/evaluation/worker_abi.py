@@ -73,7 +73,9 @@ class Requirements(ctypes.Structure):
         ("cluster_size", _u32),
         ("graph_safe", _u32),
         ("host_collectives", _u32),
-        ("reserved", _u32 * 7),
+        ("nccl_windows", _u32),
+        ("gin_signals", _u32),
+        ("reserved", _u32 * 5),
     )
 
 

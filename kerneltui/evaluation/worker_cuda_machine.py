@@ -17,6 +17,7 @@ from kerneltui.evaluation.worker_cuda_baselines import CUDA_BASELINES, CudaProbl
 from kerneltui.evaluation.worker_cuda_nccl import Nccl, NcclFace
 from kerneltui.evaluation.worker_cuda_python import cuda_face
 from kerneltui.evaluation.worker_cuda_rates import measure_rates
+from kerneltui.evaluation.worker_cuda_windows import NcclWindows
 from kerneltui.evaluation.worker_kernel import (
     CHarness,
     KernelError,
@@ -131,6 +132,7 @@ class DeviceMapper:
         self._library = harness.library
         self._mapped: list[driver.Mapping] = []
         self._scratch: list[int] = []
+        self.before_close: Callable[[], None] | None = None
 
     def map(self, nbytes: int, descriptor: int) -> int:
         """Maps an allocation, of this device or of a peer."""
@@ -151,6 +153,9 @@ class DeviceMapper:
 
     def close(self) -> None:
         """Unmaps everything."""
+        if self.before_close is not None:
+            self.before_close()
+            self.before_close = None
         for mapping in self._mapped:
             mapping.close()
         for place in self._scratch:
@@ -199,7 +204,9 @@ class CudaMachine:
         self._device_bytes = device_bytes
         self._seal: Callable[[], None] | None = seal
         self._helper = helper
+        self._windows: NcclWindows | None = None
         self._memory: RankMemory | None = None
+        self._mapper: DeviceMapper | None = None
         self._free = self._taken = 0
         self._unheld = False
         self._emptier = CacheEmptier(self._devices[rank])
@@ -231,10 +238,10 @@ class CudaMachine:
 
     def map(self, layout: GroupLayout, rank: int, descriptors: Sequence[int]) -> RankMemory:
         """Maps the buffers of a rank, and those that its peers share."""
-        if self._seal is not None:
+        if self._seal is not None and self._windows is None:
             self._seal()
             self._seal = None
-        mapper = DeviceMapper(self._devices[rank], self.harness)
+        mapper = self._mapper = DeviceMapper(self._devices[rank], self.harness)
         try:
             self._memory = RankMemory(layout, rank, descriptors, mapper)
         except OSError as error:
@@ -261,6 +268,10 @@ class CudaMachine:
         context.side_streams = ctypes.addressof(self.device) + Device.side.offset
         context.fail = address_of(self.harness.library.ht_fail)
         context.fail_self = ctypes.addressof(self.harness.failure)
+        if (needs.nccl_windows or needs.gin_signals) and self._windows is not None:
+            assert self._memory is not None and self._mapper is not None
+            self._mapper.before_close = self._windows.end
+            self._windows.make(context, self._memory, needs)
         return []
 
     def python_face(self, context: abi.Context, needs: abi.Requirements) -> PythonFace:
@@ -425,6 +436,9 @@ class CudaMachine:
             case "connect":
                 word = self.harness.library.ht_allocate(_u64(4))
                 self._nccl.connect(message["meeting"], word)
+                return {}
+            case "windows":
+                self._windows = NcclWindows(message["library"], self._nccl)
                 return {}
             case "rates":
                 return measure_rates(self._devices, self._rank, str(message["dtype"]))

@@ -263,6 +263,7 @@ class Rank:
             "window_bytes": wanted.window_bytes,
             "scratch_bytes": wanted.scratch_bytes,
             "host_collectives": int(bool(wanted.host_collectives)),
+            "nccl_windows": int(bool(wanted.nccl_windows or wanted.gin_signals)),
         }
 
     def setup(

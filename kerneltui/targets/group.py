@@ -28,7 +28,7 @@ from kerneltui.targets.diagnosis import (
     unremarkable,
 )
 from kerneltui.targets.ending import end_ranks
-from kerneltui.targets.errors import FailureKind, RankFailure
+from kerneltui.targets.errors import FailureKind, RankFailure, TargetError
 from kerneltui.targets.exchange import Answers, FarEnds, RankChannels
 from kerneltui.targets.output import KeptOutput, OutputKeeper
 from kerneltui.targets.port import (
@@ -89,6 +89,7 @@ class RankGroup(Generic[Memory]):
         self.left_behind = ""
         self._traits = traits
         self._connected = not traits.connects_late
+        self._has_windows = False
         self._server = server
         self._directory = directory
         self._channels = RankChannels()
@@ -142,12 +143,25 @@ class RankGroup(Generic[Memory]):
             window_bytes=max(int(a["window_bytes"]) for a in answers),
             scratch_bytes=max(int(a["scratch_bytes"]) for a in answers),
             host_collectives=any(a["host_collectives"] for a in answers),
+            nccl_windows=any(a["nccl_windows"] for a in answers),
         )
-        if wanted.host_collectives and not self._connected:
+        if (wanted.host_collectives or wanted.nccl_windows) and not self._connected:
             met = self._ask("meet", {}, self.limits.load_s)
             self._ask("connect", {"meeting": met[0]["meeting"]}, self.limits.start_s)
             self._connected = True
+        if wanted.nccl_windows and not self._has_windows:
+            self._ask("windows", {"library": self._windows_library()}, self.limits.load_s)
+            self._has_windows = True
         return wanted
+
+    def _windows_library(self) -> str:
+        if self._traits.windows is None:
+            reason = "there are no NCCL windows on this target"
+            self._fail("requirements", FailureKind.ERROR, None, reason)
+        try:
+            return self._traits.windows()
+        except TargetError as error:
+            self._fail("requirements", FailureKind.ERROR, None, f"no NCCL windows: {error}")
 
     @property
     def makes_memory(self) -> bool:

@@ -93,6 +93,7 @@ class Requirements:
     window_bytes: int
     scratch_bytes: int
     host_collectives: bool
+    nccl_windows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

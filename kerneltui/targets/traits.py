@@ -32,6 +32,8 @@ class GroupTraits(Generic[Memory]):
         limits_addresses: Whether the address space of a rank is limited.
         enqueues: Whether calls are enqueued first and begin only when a gate opens.
         clock_slack_ns: How far the clocks of two ranks may lie apart.
+        windows: Builds the library that makes NCCL windows, when a kernel asks for them; None where
+            there are none.
         settle: Asked when the processes are gone, with the layout that was set up last: what is left
             elsewhere, as one line, or nothing.
     """
@@ -42,4 +44,5 @@ class GroupTraits(Generic[Memory]):
     limits_addresses: bool = True
     enqueues: bool = False
     clock_slack_ns: int = 0
+    windows: Callable[[], str] | None = None
     settle: Callable[[KillProof, GroupLayout | None], str] = _nothing_left

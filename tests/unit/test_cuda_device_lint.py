@@ -8,6 +8,7 @@ import pytest
 
 from kerneltui.evaluation.device_lint import LintContext, lint_device_code
 from kerneltui.model.directive import Backend, Directive, Issuer, Placement, Sync
+from kerneltui.targets.cuda.network import gin_missing
 
 KERNELS = sorted((Path(__file__).parents[2] / "kernels" / "gemm_allgather").glob("*.cu"))
 GIN = LintContext(nccl_code=22809, gin=True)
@@ -303,4 +304,22 @@ def test_a_broken_text_is_no_fault_of_the_lint(text: str) -> None:
 
 @pytest.mark.parametrize("file", KERNELS, ids=lambda file: file.name)
 def test_the_kernels_of_the_library_are_clean(file: Path) -> None:
-    assert lint_device_code(file.read_text()) == ()
+    assert lint_device_code(file.read_text(), GIN) == ()
+
+
+def test_a_kernel_with_gin_is_refused_in_one_line_where_there_is_none() -> None:
+    (kernel,) = [file for file in KERNELS if file.name == "gin_put.cu"]
+    known = LintContext(nccl_code=22809, gin=False, gin_missing="no port of mlx5_0 is active")
+    (finding,) = lint_device_code(kernel.read_text(), known)
+    assert finding.rule == "L04"
+    assert finding.text.startswith("needs NCCL with GIN: no port of mlx5_0 is active; ")
+
+
+def test_whether_a_network_is_there(tmp_path: Path) -> None:
+    assert "no RDMA network adapter" in gin_missing(tmp_path)
+    port = tmp_path / "mlx5_0" / "ports" / "1"
+    port.mkdir(parents=True)
+    (port / "state").write_text("1: DOWN\n")
+    assert gin_missing(tmp_path) == "no port of mlx5_0 is active"
+    (port / "state").write_text("4: ACTIVE\n")
+    assert not gin_missing(tmp_path)

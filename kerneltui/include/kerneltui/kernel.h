@@ -59,7 +59,9 @@ typedef struct kt_requirements {
     uint32_t cluster_size;     /* cuda: largest thread-block cluster, 0 = none */
     uint32_t graph_safe;       /* cuda: 1 if run may be captured into a graph */
     uint32_t host_collectives; /* 1 if run calls ctx->host */
-    uint32_t reserved[7];
+    uint32_t nccl_windows;     /* cuda: 1 for NCCL windows of symmetric tensors and a device communicator */
+    uint32_t gin_signals;      /* cuda: signals of NCCL's network calls (GIN), where the machine has them */
+    uint32_t reserved[5];
 } kt_requirements;
 
 /* One tensor of one buffer set, as this rank sees it. `local` is the rank's own shard (or the whole, if
@@ -75,7 +77,7 @@ typedef struct kt_tensor {
     uint64_t bytes;
     void *local;
     void *const *peers;
-    void *window; /* cuda: ncclWindow_t, else NULL */
+    void *window; /* cuda: ncclWindow_t if `nccl_windows` was asked for; see kt_window_offset */
 } kt_tensor;
 
 typedef struct kt_buffer_set {
@@ -123,7 +125,7 @@ typedef struct kt_context {
     const kt_host *host;
     void *stream;              /* cuda: the caller's stream */
     void *const *side_streams; /* cuda */
-    void *device_comm;         /* cuda: ncclDevComm*, if NCCL windows are in use */
+    void *device_comm;         /* cuda: ncclDevComm* in memory of the host, if `nccl_windows` was asked for */
     /* Records why the kernel fails. Copies the text. */
     void (*fail)(void *self, const char *reason);
     void *fail_self;
@@ -164,6 +166,11 @@ static inline const kt_tensor *kt_find(const kt_buffer_set *set, const char *nam
         if (*a == *b) return &set->tensors[i];
     }
     return 0;
+}
+
+/* Where a tensor begins in its NCCL window, on every rank. */
+static inline uint64_t kt_window_offset(const kt_tensor *tensor) {
+    return (uint64_t)(uintptr_t)tensor->local % 4096;
 }
 
 /* First row of rank r when `rows` rows are shared out over `ranks` ranks. */

@@ -45,6 +45,7 @@ WORKER_ENTRY = "kerneltui.evaluation.worker_cuda:main"
 VENDORS_ENTRY = "kerneltui.evaluation.worker_cuda_vendors:main"
 _HARNESS = tuple(Path(__file__).parent / f"{n}.cu" for n in ("harness", "products", "serving"))
 _CLOCK_SLACK_NS = 5_000  # a flag takes 1 to 2 microseconds from one GPU to another
+_WINDOWS = Path(__file__).parent / "nccl_windows.cu"
 _ENVIRONMENT = {
     # The server must have one thread; OpenBLAS inside numpy starts more when it is loaded.
     "OPENBLAS_NUM_THREADS": "1",
@@ -110,6 +111,7 @@ class CudaTarget:
             limits_addresses=False,
             enqueues=True,
             clock_slack_ns=_CLOCK_SLACK_NS,
+            windows=self._windows_library,
             settle=self._settle,
         )
         self._processes = RankProcesses(
@@ -259,6 +261,10 @@ class CudaTarget:
     ) -> None:
         """Closes."""
         self.close()
+
+    def _windows_library(self) -> str:
+        """The library that makes NCCL windows, built against the installed header; its path."""
+        return str(self.toolchain.compile(_WINDOWS.read_text()).library.resolve())
 
     def _devices(self, ranks: int) -> list[int]:
         if ranks > self.gpus.count:
