@@ -99,7 +99,7 @@ class TimingProtocol:
         return min(self.most_sets, max(self.sets, calls, min(roomy, _MANY_SETS)))
 
 
-GPU_PROTOCOL = TimingProtocol(sample_ns=1_000_000, most_kept=5, round_ns=5_000_000)
+GPU_PROTOCOL = TimingProtocol(sample_ns=2_000_000, most_kept=5, round_ns=5_000_000)
 """A GPU's timer between gate and stamp is exact to a microsecond and nothing else runs: less is enough."""
 
 

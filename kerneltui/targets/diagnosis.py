@@ -33,7 +33,6 @@ GO_ON_OFFSET = 32
 
 _SLOT = struct.Struct("=QQQQQ")  # gate, begun, finished, held, go_on; see harness_common.h
 
-_CLOCK_SLACK_NS = 50_000
 _LONGEST_REASON = 500
 
 
@@ -72,8 +71,17 @@ def _rank_sample(answer: Mapping[str, Any], calls: int, opened: int) -> RankSamp
     )
 
 
-def clock_conflict(ranks: Sequence[RankSample], begin_ns: int, end_ns: int) -> str | None:
-    """Holds the ranks' clocks against each other and against the engine's; one line on a conflict."""
+def clock_conflict(
+    ranks: Sequence[RankSample], begin_ns: int, end_ns: int, slack_ns: int = 50_000
+) -> str | None:
+    """Holds the ranks' clocks against each other and against the engine's; one line on a conflict.
+
+    Args:
+        ranks: What they saw.
+        begin_ns: Before the engine's request, by its own clock.
+        end_ns: After the last answer.
+        slack_ns: By which a rank's two clocks may differ in any sample, beside a twentieth of it.
+    """
     for rank, seen in enumerate(ranks):
         times = (seen.start_ns, *seen.call_ends_ns)
         if any(a > b for a, b in pairwise(times)) or seen.start_ns == seen.end_ns:
@@ -81,7 +89,7 @@ def clock_conflict(ranks: Sequence[RankSample], begin_ns: int, end_ns: int) -> s
         if seen.start_ns < begin_ns or seen.end_ns > end_ns:
             return f"rank {rank} reports times outside of the engine's request"
         elapsed = seen.end_ns - seen.start_ns
-        if seen.ticks_ns and abs(seen.ticks_ns - elapsed) > _CLOCK_SLACK_NS + elapsed // 20:
+        if seen.ticks_ns and abs(seen.ticks_ns - elapsed) > slack_ns + elapsed // 20:
             return f"clocks of rank {rank} disagree: {elapsed} ns by the one, {seen.ticks_ns} ns by the other"
     return None
 

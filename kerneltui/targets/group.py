@@ -450,7 +450,7 @@ class RankGroup(Generic[Memory]):
             epoch=epoch,
             ranks=seen,
             wall_ns=end - begin,
-            clock_conflict=clock_conflict(seen, begin, end),
+            clock_conflict=clock_conflict(seen, begin, end, self._traits.ticks_slack_ns),
             slack_ns=self._traits.clock_slack_ns,
         )
 

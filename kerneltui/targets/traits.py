@@ -34,6 +34,7 @@ class GroupTraits(Generic[Memory]):
         clock_slack_ns: How far the clocks of two ranks may lie apart.
         windows: Builds the library that makes NCCL windows, when a kernel asks for them; None where
             there are none.
+        ticks_slack_ns: By which a rank's two clocks may differ in any sample.
         settle: Asked when the processes are gone, with the layout that was set up last: what is left
             elsewhere, as one line, or nothing.
     """
@@ -44,5 +45,6 @@ class GroupTraits(Generic[Memory]):
     limits_addresses: bool = True
     enqueues: bool = False
     clock_slack_ns: int = 0
+    ticks_slack_ns: int = 50_000
     windows: Callable[[], str] | None = None
     settle: Callable[[KillProof, GroupLayout | None], str] = _nothing_left

@@ -44,6 +44,7 @@ __all__ = ["CudaTarget", "harness_source"]
 WORKER_ENTRY = "kerneltui.evaluation.worker_cuda:main"
 VENDORS_ENTRY = "kerneltui.evaluation.worker_cuda_vendors:main"
 _HARNESS = tuple(Path(__file__).parent / f"{n}.cu" for n in ("harness", "products", "serving"))
+_TICKS_SLACK_NS = 200_000  # the host sees the end of all streams some 100 microseconds later
 _CLOCK_SLACK_NS = 5_000  # a flag takes 1 to 2 microseconds from one GPU to another
 _WINDOWS = Path(__file__).parent / "nccl_windows.cu"
 _ENVIRONMENT = {
@@ -111,6 +112,7 @@ class CudaTarget:
             limits_addresses=False,
             enqueues=True,
             clock_slack_ns=_CLOCK_SLACK_NS,
+            ticks_slack_ns=_TICKS_SLACK_NS,
             windows=self._windows_library,
             settle=self._settle,
         )
