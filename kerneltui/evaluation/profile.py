@@ -62,16 +62,12 @@ def profile(stand: Stand, kernel: Kernel, cache: Path) -> dict[str, Any]:
     )
     shape = profiled_shape(largest)
     with tempfile.TemporaryDirectory(prefix="kerneltui-profile-") as name:
-        folder = Path(name)
-        source, table = folder / kernel.file, folder / "counters.csv"
-        source.write_text(kernel.source, encoding="utf-8")
+        table = Path(name) / "counters.csv"
         request = {
             "workload": str(stand.workload.folder.resolve()),
             "shape": shape.name,
             "dimensions": dict(shape.dimensions),
             "element_bytes": shape.element_bytes,
-            "kernel": str(source),
-            "file": kernel.file,
             "runtime": dict(kernel.runtime),
             "library": str(build.library.resolve()),
             "cache": str(cache.resolve()),

@@ -18,7 +18,6 @@ import torch
 
 from kerneltui.config import config_folder
 from kerneltui.evaluation.judge_memory import DeviceMemory
-from kerneltui.model.kernel import parse_kernel
 from kerneltui.model.record import parse_json
 from kerneltui.model.workload import Role, Shape, load_workload
 from kerneltui.targets.buffers import RankFiles
@@ -53,17 +52,17 @@ def main(arguments: list[str]) -> int:
     request: Mapping[str, Any] = parse_json(arguments[0].encode())
     workload = load_workload(Path(request["workload"]), "cuda")
     shape = Shape(request["shape"], request["dimensions"], (), 1, request["element_bytes"])
-    text = Path(request["kernel"]).read_text(encoding="utf-8")
-    kernel = parse_kernel(text, request["file"])
-    cache = Path(request["cache"])
+    runtime: dict[str, int] = request["runtime"]
     # The profiler reaches the rank by what it put into the environment of this process.
     target = CudaTarget(
-        cache, confine=False, policy=load_policy(config_folder()), environment=dict(os.environ)
+        Path(request["cache"]),
+        confine=False,
+        policy=load_policy(config_folder()),
+        environment=dict(os.environ),
     )
     with target:
         group = target.open_group(GroupRole.CANDIDATE, 1)
         group.load(Path(request["library"]))
-        runtime = {**kernel.runtime, **request["runtime"]}
         needs = group.requirements(shape.dimensions, runtime)
         layout = GroupLayout.plan(
             [TensorSpec.of(tensor, shape) for tensor in workload.tensors],
@@ -82,8 +81,8 @@ def main(arguments: list[str]) -> int:
         for call in range(_CALLS):
             group.run(call % _SETS, 1 + call)
         group.teardown()
-        group.close()
         memory.close()
+        group.close()
     return 0
 
 
