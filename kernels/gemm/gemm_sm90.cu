@@ -15,7 +15,6 @@
  * the edge are read as zeros and not stored.
  */
 #include <cuda.h>
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <kerneltui/kernel.h>
 
@@ -50,8 +49,8 @@
 #define SPLIT_KB 208
 // Row tiles of a super-block: tiles are visited down its rows, then along N.
 // kerneltui: runtime GROUP_M in 4 8 16 32 default 16
-// Which tile: 0 by rule, 1 wide, 2 to 9 split: 64x64, 128x64, 64x128, 128x128, 128x256, 128x192, 64x192, 192x64.
-// kerneltui: runtime TILE in 0 1 2 3 4 5 6 7 8 9 default 0
+// Which tile: 0 by rule, 1 wide, 2 to 7 split: 64x64, 128x64, 64x128, 128x128, 128x192, 192x64.
+// kerneltui: runtime TILE in 0 1 2 3 4 5 6 7 default 0
 // CTAs of a cluster that share out K; 0 by rule. Counts for split tiles.
 // kerneltui: runtime SLICES in 0 1 2 4 8 default 0
 // Clusters that share out K; 0 by rule. Counts for split tiles.
@@ -65,6 +64,8 @@
 // kerneltui: runtime EARLY_LAUNCH in 0 1 default 1
 
 namespace {
+
+using bfloat16 = uint16_t; /* its bits; the header of CUDA takes a second to compile */
 
 constexpr int tile_k = 64; /* 128 bytes: one swizzle row */
 constexpr int box = 64;
@@ -309,8 +310,9 @@ __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, i
 
 
 __device__ __forceinline__ uint32_t pack(float low, float high) {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<const uint32_t &>(both);
+    uint32_t both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
 }
 
 struct Ring {
@@ -565,7 +567,7 @@ __global__ void __launch_bounds__(Wide::threads, 1) wide_kernel(const __grid_con
 
 struct SplitParams {
     CUtensorMap a, b, c_map;
-    __nv_bfloat16 *c;
+    bfloat16 *c;
     float4 *sums;       /* scratch, if parts > 1 */
     unsigned *counters; /* of every tile and slice: clusters that have written their sums */
     int m, n, k_tiles;
@@ -620,7 +622,7 @@ __device__ __forceinline__ void store_piece(const SplitParams &p, int tile_row, 
     const int row = tile_row + int(threadIdx.x) / 32 * 16 + lane / 4;
     const int column = tile_column + j * 8 + lane % 4 * 2;
     if (column >= p.n) return;
-    __nv_bfloat16 *const at = p.c + int64_t(row) * p.n + column;
+    bfloat16 *const at = p.c + int64_t(row) * p.n + column;
     if (row < p.m) *reinterpret_cast<uint32_t *>(at) = pack(v.x, v.y);
     if (row + 8 < p.m) *reinterpret_cast<uint32_t *>(at + int64_t(8) * p.n) = pack(v.z, v.w);
 }
@@ -767,8 +769,8 @@ __global__ void __launch_bounds__(T::threads, T::ctas_of_sm)
 /* ---- Rows that do not begin on 16 bytes. ---------------------------------------------------------- */
 
 struct PlainParams {
-    const __nv_bfloat16 *a, *b;
-    __nv_bfloat16 *c;
+    const bfloat16 *a, *b;
+    bfloat16 *c;
     int m, n, k;
 };
 
@@ -777,12 +779,12 @@ constexpr int plain_a_pitch = plain_k + 8, plain_b_pitch = plain_tile + 8; /* no
 
 /* 64 x 64 of C; a warp has 32 x 32. */
 __global__ void __launch_bounds__(plain_threads, 4) plain_kernel(const __grid_constant__ PlainParams p) {
-    __shared__ __align__(16) __nv_bfloat16 a[plain_tile * plain_a_pitch];
-    __shared__ __align__(16) __nv_bfloat16 b[plain_k * plain_b_pitch];
+    __shared__ __align__(16) bfloat16 a[plain_tile * plain_a_pitch];
+    __shared__ __align__(16) bfloat16 b[plain_k * plain_b_pitch];
     constexpr int count = plain_tile * plain_k / plain_threads;
     const int thread = int(threadIdx.x), lane = thread % 32, warp = thread / 32;
     const int row = int(blockIdx.x) * plain_tile, column = int(blockIdx.y) * plain_tile;
-    const __nv_bfloat16 zero = __float2bfloat16(0.0f);
+    const bfloat16 zero = 0;
     float d[2][4][4] = {};
     for (int k = 0; k < p.k; k += plain_k) {
         __syncthreads();
@@ -833,7 +835,7 @@ __global__ void __launch_bounds__(plain_threads, 4) plain_kernel(const __grid_co
             for (int e = 0; e < 4; ++e) {
                 const int r = row + warp / 2 * 32 + i * 16 + e / 2 * 8 + lane / 4;
                 const int c = column + warp % 2 * 32 + j * 8 + lane % 4 * 2 + e % 2;
-                if (r < p.m && c < p.n) p.c[int64_t(r) * p.n + c] = __float2bfloat16(d[i][j][e]);
+                if (r < p.m && c < p.n) p.c[int64_t(r) * p.n + c] = bfloat16(pack(d[i][j][e], 0.0f));
             }
 }
 
@@ -881,17 +883,15 @@ TileKind kind_of(int tile) {
         case 3: return split_kind<Split<128, 64>>();
         case 4: return split_kind<Split<64, 128>>();
         case 5: return split_kind<Split<128, 128>>();
-        case 6: return split_kind<Split<128, 256>>();
-        case 7: return split_kind<Split<128, 192>>();
-        case 8: return split_kind<Split<64, 192>>();
-        case 9: return split_kind<Split<192, 64>>();
+        case 6: return split_kind<Split<128, 192>>();
+        case 7: return split_kind<Split<192, 64>>();
         default:
             return TileKind{reinterpret_cast<const void *>(wide_kernel), Wide::rows, Wide::columns,
                             Wide::threads, 1, wide_depth};
     }
 }
 
-constexpr int first_tile = 1, last_tile = 9;
+constexpr int first_tile = 1, last_tile = 7;
 
 struct State {
     const kt_context *ctx;
@@ -926,33 +926,31 @@ int64_t tiles_of(const Choice &c, const TileKind &kind, int64_t m, int64_t n) {
 }
 
 // kerneltui: evolve begin rule
-/* Microseconds that a choice should take: the longest of arithmetic, main memory, L2 and one CTA's own
- * loads, and the ends. The constants are those that fit measured times of an H200. */
+/* Microseconds of a call's ends and of a step of K, of the tiles in their order: fitted to times of an H200
+ * over shapes from 64 to 16384, inputs in main memory, calls back to back. */
+struct Cost {
+    double ends, step;
+};
+constexpr Cost costs[] = {{2.52, 0.652}, {2.17, 0.169}, {1.86, 0.372}, {2.29, 0.258},
+                          {3.00, 0.390}, {2.70, 0.567}, {1.78, 0.480}};
+
+/* Microseconds that a choice should take: its rounds of CTAs over the SMs, each a row of steps, or the way to
+ * main memory, whichever is longer; then the ends, the sums that meet, and the store of C. */
 double expected_us(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
     const TileKind kind = kind_of(c.tile);
-    const double k_tiles = double(up(k, tile_k));
-    const double tiles = double(tiles_of(c, kind, m, n));
-    const double ranges = c.slices * c.parts;
-    const double steps = double(up(int64_t(k_tiles), int64_t(ranges))); /* of a CTA */
-    const double ctas = tiles * ranges;
-    const double rounds = double(up(int64_t(ctas), sms)); /* CTAs of the fullest SM */
-    const double clock = 1.7e3;                           /* per microsecond */
-    const double rate = c.tile == 1 ? 0.95 : kind.columns == 256 ? 0.9 : 0.8;
-    const double step = kind.rows * kind.columns * tile_k * 2 / 4096.0 / clock / rate;
-    const double arithmetic = rounds * steps * step;
-    const double bytes = 2.0 * (double(m) * k + double(k) * n + double(m) * n);
-    const double memory = bytes / 4.0e6;
-    const double shared = c.tile == 1 ? CLUSTER : c.share;
-    const double loaded = (kind.rows + kind.columns / shared) * tile_k * 2; /* of a step, from L2 */
-    const double cache = ctas * steps * loaded / 5.5e6;
-    const double own = rounds * steps * (kind.rows + kind.columns) * tile_k * 2 / 0.08e6;
-    double ends = 2.5;
-    if (c.slices > 1) ends += 0.8;
-    if (c.parts > 1)
-        ends += 1.0 + tiles * kind.rows * kind.columns * 4.0 * c.parts / 2.5e6 +
-                double(kind.rows) * kind.columns / c.slices * 4.0 * c.parts / 0.1e6;
-    if (c.tile != 1) ends += rounds * double(kind.rows) * kind.columns * 2 / 0.2e6;
-    return ends + std::max({arithmetic, memory, cache, own});
+    const Cost &cost = costs[c.tile - first_tile];
+    const int64_t tiles = tiles_of(c, kind, m, n);
+    const int64_t ctas = tiles * c.slices * c.parts;
+    const int cluster = c.tile == first_tile ? CLUSTER : c.share * c.slices;
+    const int64_t slots = cluster <= 2 ? sms : sms * 28 / 33; /* larger clusters leave SMs of a GPC over */
+    const double rounds = double(up(ctas, slots));
+    const double steps = double(up(up(k, tile_k), c.slices * c.parts));
+    const double main_memory = 2.0 * (double(m) * k + double(k) * n + double(m) * n) / 4.3e6;
+    const double size = kind.rows * kind.columns / 8192.0;
+    double us = cost.ends + std::max(rounds * steps * cost.step, main_memory * 0.842);
+    if (c.slices > 1) us += (0.645 + 0.994 * size) * rounds;
+    if (c.parts > 1) us += 0.731 + 1.03 * c.parts * size / c.slices + 1.06 * size * double(ctas) / sms;
+    return us + 0.643 * (rounds - 1) + 0.235 * size * rounds + 0.481 * 2.0 * double(m) * n / 4.3e6;
 }
 
 /* What can be launched. */
@@ -965,14 +963,17 @@ bool possible(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
     return tiles <= (1 << 20) && (ranges == 1 || (ranges <= up(k, tile_k) && tiles * ranges <= 8 * sms));
 }
 
-/* What may be quick: no tile of which more than half is empty, no more than two CTAs for an SM, and many
- * parts only of clusters that cannot be larger. */
+/* What may be quick: no tile of which more than half is empty, no more than two CTAs for an SM, no SMs that
+ * idle while there are steps of K to share out, and many parts only of clusters that cannot be larger. */
 bool sensible(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
     const TileKind kind = kind_of(c.tile);
     if (c.tile == 1) return true;
     if ((kind.rows > 64 && m * 2 <= kind.rows) || (kind.columns > 64 && n * 2 <= kind.columns)) return false;
-    const int64_t tiles = tiles_of(c, kind, m, n);
-    if (c.slices * c.parts > 1 && tiles * c.slices * c.parts > 2 * sms) return false;
+    const int64_t tiles = tiles_of({c.tile, 1, 1, 1}, kind, m, n);
+    const int64_t ctas = tiles * c.slices * c.parts;
+    if (tiles > 600 && kind.rows * kind.columns < 128 * 128) return false;
+    if (c.slices * c.parts > 1 && ctas > 2 * sms) return false;
+    if (ctas * 2 < std::min({int64_t(128), tiles * up(k, tile_k), tiles * 32})) return false;
     return c.parts <= (c.slices * c.share == 8 ? 8 : 2);
 }
 
@@ -980,7 +981,7 @@ bool sensible(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
 Choice choose(int64_t m, int64_t n, int64_t k, int sms, const kt_named_value *tunables, uint32_t count) {
     const int64_t tile = kt_value(tunables, count, "TILE", 0), slices = kt_value(tunables, count, "SLICES", 0);
     const int64_t parts = kt_value(tunables, count, "PARTS", 0), share = kt_value(tunables, count, "SHARE", 0);
-    Choice best{tile > 0 ? int(tile) : 1, 1, 1, 1};
+    Choice best{tile > 0 ? int(tile) : first_tile, 1, 1, 1};
     double least = 1e30;
     for (int t = first_tile; t <= last_tile; ++t)
         for (int s = 1; s <= 8; s *= 2)
@@ -1069,7 +1070,7 @@ int prepare_wide(State &s, EncodeFunction function, const kt_tensor *a, const kt
 int prepare_split(State &s, EncodeFunction function, const kt_tensor *a, const kt_tensor *b,
                   const kt_tensor *c) {
     SplitParams p{};
-    p.c = static_cast<__nv_bfloat16 *>(c->local);
+    p.c = static_cast<bfloat16 *>(c->local);
     p.counters = static_cast<unsigned *>(s.ctx->scratch);
     if (s.choice.parts > 1)
         p.sums = reinterpret_cast<float4 *>(static_cast<char *>(s.ctx->scratch) + counter_bytes);
@@ -1135,9 +1136,9 @@ int prepare(State &s) {
         if (!a || !b || !c) return fail(ctx, "gemm needs A, B and C");
         if (c->dtype != KT_BFLOAT16) return fail(ctx, "this kernel multiplies bfloat16");
         if (!aligned)
-            s.plain.push_back(PlainParams{static_cast<const __nv_bfloat16 *>(a->local),
-                                          static_cast<const __nv_bfloat16 *>(b->local),
-                                          static_cast<__nv_bfloat16 *>(c->local), int(s.m), int(s.n),
+            s.plain.push_back(PlainParams{static_cast<const bfloat16 *>(a->local),
+                                          static_cast<const bfloat16 *>(b->local),
+                                          static_cast<bfloat16 *>(c->local), int(s.m), int(s.n),
                                           int(s.k)});
         else if (s.choice.tile == 1 ? prepare_wide(s, function, a, b, c) : prepare_split(s, function, a, b, c))
             return 1;

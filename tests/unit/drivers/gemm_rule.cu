@@ -1,0 +1,26 @@
+/* Prints what a kernel file of gemm chooses for shapes: gemm_rule M,N,K ... One line per shape: the tile, the
+ * CTAs of a cluster and the clusters that share out K, the CTAs that share B; then the CTAs, the bytes of
+ * shared memory and of scratch. The file is named by -DKERNEL. */
+#include KERNEL
+
+#include <cstdio>
+
+int main(int count, char **shapes) {
+    for (int i = 1; i < count; ++i) {
+        long long m, n, k;
+        if (std::sscanf(shapes[i], "%lld,%lld,%lld", &m, &n, &k) != 3) return 2;
+        State s{};
+        kt_context ctx{};
+        s.ctx = &ctx;
+        s.m = m;
+        s.n = n;
+        s.k = k;
+        s.choice = choose(m, n, k, 132, nullptr, 0);
+        s.kind = kind_of(s.choice.tile);
+        size_grid(s, 132);
+        std::printf("%lld,%lld,%lld %d %d %d %d %u %d %llu\n", m, n, k, s.choice.tile, s.choice.slices,
+                    s.choice.parts, s.choice.share, s.ctas, s.depth.shared_bytes,
+                    (unsigned long long)scratch_bytes(s.choice, m, n));
+    }
+    return 0;
+}

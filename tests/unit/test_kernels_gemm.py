@@ -1,0 +1,192 @@
+"""The workload `gemm` and its kernels: what is declared, what is built, what is chosen for a shape."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from kerneltui.evaluation.device_lint import lint_device_code
+from kerneltui.model.expression import Value
+from kerneltui.model.kernel import Kernel, TunableKind, parse_kernel
+from kerneltui.model.workload import Workload, load_workload
+from kerneltui.targets.cuda.packages import find_toolkit
+from kerneltui.targets.cuda.toolchain import CudaToolchain
+from kerneltui.targets.errors import TargetError
+from kerneltui.targets.locks import MachineLock
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "workloads" / "gemm"
+KERNELS = ROOT / "kernels" / "gemm"
+RULE = Path(__file__).parent / "drivers" / "gemm_rule.cu"
+INCLUDE = f"-I{ROOT / 'kerneltui' / 'include'}"
+SM90 = parse_kernel((KERNELS / "gemm_sm90.cu").read_text(), "gemm_sm90.cu")
+SM80 = parse_kernel((KERNELS / "gemm_sm80.cu").read_text(), "gemm_sm80.cu")
+SHARED_BYTES = 232_448
+"""Shared memory that a CTA of compute capability 9.0 may have."""
+
+
+def has_nvcc() -> bool:
+    try:
+        find_toolkit()
+    except TargetError:
+        return False
+    return True
+
+
+needs_nvcc = pytest.mark.skipif(not has_nvcc(), reason="no nvcc on this machine")
+
+
+@pytest.fixture(scope="module")
+def workload() -> Workload:
+    return load_workload(FOLDER)
+
+
+def shapes(workload: Workload) -> list[dict[str, int]]:
+    return [shape.values for shape in workload.shapes_for("tune")]
+
+
+def legal(kernel: Kernel, workload: Workload) -> list[dict[str, Value]]:
+    """All legal values of the compile-time tunables."""
+    compiled = [t for t in kernel.tunables if t.kind is TunableKind.COMPILE]
+    rest = {t.name: t.value for t in kernel.tunables if t.kind is TunableKind.RUNTIME}
+    drawn = itertools.product(*(t.values for t in compiled))
+    points = [dict(zip([t.name for t in compiled], point, strict=True)) for point in drawn]
+    return [p for p in points if kernel.valid(p | rest, shapes(workload))]
+
+
+def test_the_workload_is_a_product_on_one_gpu(workload: Workload):
+    assert (workload.target, workload.dtype, workload.accumulate) == ("cuda", "bfloat16", "float32")
+    assert {shape.ranks for shape in workload.shapes} == {1}
+    shape = next(s for s in workload.shapes if s.name == "64x8192x8192")
+    limit = workload.limit
+    assert limit.flops.number(shape.values) == 2 * 64 * 8192 * 8192
+    assert limit.memory_bytes.number(shape.values) == 2 * (64 * 8192 * 2 + 8192 * 8192)
+    assert limit.link_bytes.number(shape.values) == 0
+
+
+def test_its_shapes_cover_what_goes_wrong(workload: Workload):
+    assert len(workload.shapes_for("tune")) == 6
+    test = [shape.dimensions for shape in workload.shapes_for("test")]
+    assert any(d["K"] == 1 for d in test) and any(d["M"] == 1 for d in test)
+    unaligned = [d for d in test if d["N"] % 8 or d["K"] % 8]
+    assert unaligned and len(unaligned) < len(test)
+    assert workload.shapes_for("hidden")
+    assert len(workload.shapes_for("bench")) >= 60
+
+
+@pytest.mark.parametrize("kernel", [SM80, SM90], ids=["sm80", "sm90"])
+def test_defaults_are_legal_and_nothing_is_communicated(kernel: Kernel, workload: Workload):
+    assert kernel.valid(kernel.configuration, shapes(workload))
+    directive = kernel.directive(shapes(workload)[0])
+    assert (directive.sync, directive.chunk_bytes) == ("none", 0)
+    assert not lint_device_code(kernel.source)
+    for tunable in kernel.tunables:
+        assert not any(r.first <= tunable.line <= r.last for r in kernel.regions)
+
+
+def test_every_legal_point_fits_in_shared_memory(workload: Workload):
+    points = legal(SM90, workload)
+    assert len(points) >= 20
+    for p in points:
+        tile, stages, boxes = int(p["TILE_N"]), int(p["STAGES"]), int(p["C_BOXES"])
+        ring = stages * (128 * 128 + 128 * tile)
+        barriers = (2 * stages + 4 * boxes) * 8
+        assert ring + 2 * boxes * 8192 + barriers + 1024 <= SHARED_BYTES
+        assert tile // 64 % int(p["CLUSTER"]) == 0
+
+
+def corners(workload: Workload) -> list[dict[str, Value]]:
+    """Few legal points that together have every value of every compile-time tunable."""
+    points = legal(SM90, workload)
+    missing = {item for point in points for item in point.items()}
+    chosen: list[dict[str, Value]] = []
+    while missing:
+        best = max(points, key=lambda p: len(missing & set(p.items())))
+        missing -= set(best.items())
+        chosen.append(best)
+    declared = {
+        (t.name, v) for t in SM90.tunables if t.kind is TunableKind.COMPILE for v in t.values
+    }
+    assert declared == {item for point in chosen for item in point.items()}
+    return chosen
+
+
+def build(source: str, folder: Path, arch: str) -> None:
+    toolchain = CudaToolchain(folder / "cache", arch=arch, lock=MachineLock(folder))
+    report = toolchain.codegen(toolchain.compile(source))
+    assert not [finding for finding in report.findings if finding.loud]
+    assert all(k.spill_stores == 0 and k.spill_loads == 0 for k in report.kernels)
+
+
+@needs_nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_the_seed_builds_without_spills(arch: str, tmp_path: Path):
+    build(SM80.source, tmp_path, arch)
+
+
+@needs_nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize("index", range(5))
+def test_every_value_of_the_tunables_builds_without_spills(
+    index: int, workload: Workload, tmp_path: Path
+):
+    chosen = corners(workload)
+    assert len(chosen) <= 5
+    if index < len(chosen):
+        build(SM90.render(chosen[index]), tmp_path, "sm_90a")
+
+
+def chosen_by_rule(folder: Path, wanted: list[str]) -> list[list[int]]:
+    """What gemm_sm90.cu chooses: tile, slices, parts, share, CTAs, shared memory, scratch."""
+    program = folder / "rule"
+    kernel = f'-DKERNEL="{KERNELS / "gemm_sm90.cu"}"'
+    command = [str(find_toolkit().nvcc), "-std=c++17", "-gencode", "arch=compute_90a,code=sm_90a"]
+    command += [kernel, INCLUDE, str(RULE), "-o", str(program)]
+    subprocess.run(command, check=True, timeout=110)
+    done = subprocess.run([str(program), *wanted], check=True, capture_output=True, text=True)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [line[0] for line in lines] == wanted
+    return [[int(word) for word in line[1:]] for line in lines]
+
+
+@needs_nvcc
+@pytest.mark.slow
+def test_the_rule_chooses_what_can_be_launched(tmp_path: Path):
+    sizes = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
+    grid = list(itertools.product(sizes, repeat=3))
+    odd = [(1, 8, 8), (1, 4096, 65536), (130, 8, 16), (3, 70000, 8), (100_000, 24, 4096)]
+    found = chosen_by_rule(tmp_path, [f"{m},{n},{k}" for m, n, k in grid + odd])
+    used = Counter(line[0] for line in found)
+    assert set(used) == {1, 2, 3, 4, 5, 6, 7}
+    for (_, _, k), (tile, slices, parts, share, ctas, shared, scratch) in zip(
+        grid + odd, found, strict=True
+    ):
+        steps = -(-k // 64)
+        assert slices * parts <= steps and slices * share <= 8
+        assert ctas <= 264 or slices * parts == 1
+        assert shared <= SHARED_BYTES
+        assert (scratch > 0) == (parts > 1) and scratch <= 32 << 20
+        assert tile != 1 or ctas <= 132
+    by_shape = dict(zip(grid, found, strict=False))
+    assert by_shape[8192, 8192, 8192][0] == 1
+    assert by_shape[64, 64, 16384][1] * by_shape[64, 64, 16384][2] >= 8
+
+
+def test_wrong_answers_are_refused_and_right_ones_pass():
+    pytest.importorskip("torch")
+    from kerneltui.evaluation.judge_client import JudgeClient
+
+    client = JudgeClient(FOLDER, 1, "cuda")
+    client.start()
+    try:
+        client.wait()
+        rows = client.self_test()
+    finally:
+        client.close()
+    assert Counter(row["kind"] for row in rows)["mutant"] >= 13
+    assert [row for row in rows if not row["ok"]] == []
