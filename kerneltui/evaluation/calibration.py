@@ -24,7 +24,7 @@ from kerneltui.evaluation.timing import LaneFailure, ShapeRounds, WrongOutput
 from kerneltui.evaluation.values import ValueClass
 from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape
 from kerneltui.model.kernel import Kernel
-from kerneltui.model.limit import Ceilings, bound
+from kerneltui.model.limit import Ceilings, bound, reachable_ns
 from kerneltui.model.measurement import BaselineTime, ShapeCalibration, Stage
 from kerneltui.model.statistics import combined_interval, median_interval
 from kerneltui.model.workload import Shape, TargetSpec
@@ -244,6 +244,12 @@ class Calibrator:
                     for baseline, times in baselines[name].times.items()
                 ),
                 noise=yard.noise,
+                reachable_ns=reachable_ns(
+                    self._stand.workload.limit,
+                    yard.shape,
+                    self._ceilings(yard.shape.ranks),
+                    self._stand.target.multiprocessors,
+                ),
             )
             for name, yard in yardsticks.items()
         )

@@ -6,12 +6,13 @@ with the link as a third roof.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from kerneltui.model.measurement import BoundKind
 from kerneltui.model.workload import Limit, Shape
 
-__all__ = ["Bound", "Ceilings", "bound"]
+__all__ = ["Bound", "Ceilings", "bound", "reachable_ns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +57,23 @@ def bound(limit: Limit, shape: Shape, ceilings: Ceilings) -> Bound:
         kind=kind,
         floor_ns=round(flops / ceilings.peak_flops * 1e9),
     )
+
+
+def reachable_ns(limit: Limit, shape: Shape, ceilings: Ceilings, multiprocessors: int) -> int:
+    """The bound with the wave tail, in nanoseconds; 0 where nobody knows the tiles or there is no GPU.
+
+    Work falls into tiles, one to an SM at a time, so the last wave takes as long as a full one. What
+    the last wave sends to the peers, and the flag behind it, can hide under nothing. A kernel with
+    smaller tiles at its end, or with split ones, can do better; one without hardly can.
+    """
+    if limit.tiles is None or multiprocessors < 1:
+        return 0
+    tiles = max(1.0, limit.tiles.number(shape.values))
+    waves = math.ceil(tiles / multiprocessors)
+    link = limit.link_bytes.number(shape.values)
+    arithmetic = limit.flops.number(shape.values) / ceilings.flops
+    arithmetic *= waves * multiprocessors / tiles
+    last = tiles - (waves - 1) * multiprocessors
+    tail = link * last / tiles / ceilings.link_bytes + (ceilings.latency_ns / 1e9 if link else 0.0)
+    memory = limit.memory_bytes.number(shape.values) / ceilings.memory_bytes
+    return round(max(arithmetic + tail, memory, link / ceilings.link_bytes) * 1e9)

@@ -81,7 +81,8 @@ class ShapeCalibration:
     """What was measured once per session for a shape.
 
     `bound_ns` is the least time by the measured ceilings, `floor_ns` the time below which no honest
-    kernel can be (peak arithmetic), `reference` the best verified baseline.
+    kernel can be (peak arithmetic), `reference` the best verified baseline. `reachable_ns` is the bound
+    with the tail of the last wave of tiles, 0 if that is not known.
     """
 
     shape: str
@@ -91,6 +92,7 @@ class ShapeCalibration:
     reference: str
     baselines: tuple[BaselineTime, ...]
     noise: float
+    reachable_ns: int = field(default=0, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)

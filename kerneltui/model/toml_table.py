@@ -101,6 +101,10 @@ class TableReader:
             str(self._take(key, (str, int), "an expression", _MISSING)), key
         )
 
+    def optional_expression(self, key: str) -> Expression | None:
+        """Returns an expression, or None if it is not there."""
+        return self.expression(key) if key in self._table else self._nothing(key)
+
     def expression_text(self, text: str, key: str) -> Expression:
         """Parses an expression that stands at a key."""
         try:

@@ -118,11 +118,15 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What one rank must do at least, for the bound: operations, memory bytes, link bytes."""
+    """What one rank must do at least, for the bound: operations, memory bytes, link bytes.
+
+    `tiles` is into how many equal parts a GPU's work falls, one to an SM at a time; None if nobody knows.
+    """
 
     flops: Expression
     memory_bytes: Expression
     link_bytes: Expression
+    tiles: Expression | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,6 +421,7 @@ def _limit(reader: TableReader) -> Limit:
         flops=reader.expression("flops"),
         memory_bytes=reader.expression("memory_bytes"),
         link_bytes=reader.expression("link_bytes"),
+        tiles=reader.optional_expression("tiles"),
     )
     reader.finish()
     return limit

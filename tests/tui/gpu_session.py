@@ -148,7 +148,10 @@ def _moved(event: Event) -> Event:
             }
             return replace(event, target="cuda", environment=known, seed_file="host_nccl.cu")
         case Calibrated():
-            return event
+            shapes = tuple(
+                replace(part, reachable_ns=round(part.bound_ns * 1.06)) for part in event.shapes
+            )
+            return replace(event, shapes=shapes)
         case CandidateMeasured():
             return replace(event, measurement=_on_gpus(event.measurement))
         case _:

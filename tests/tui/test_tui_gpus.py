@@ -17,6 +17,7 @@ from tui_session import record
 from kerneltui.model.command import Progress, ReadMachineCode, ReadNotes
 from kerneltui.model.reading import GpuReading, encode_readings
 from kerneltui.model.state import fold
+from kerneltui.tui.draw.chart import chart_lines, chart_of
 from kerneltui.tui.draw.codegen import codegen_lines
 from kerneltui.tui.draw.gpus import gpu_line, last_flop_per_clock
 from kerneltui.tui.draw.tables import bench_table, machine_lines
@@ -263,3 +264,13 @@ def test_the_machine_panel_names_the_gpus() -> None:
     lines = text_of(machine_lines(STATE, 90, 8))
     assert lines[0] == " machine Xeon 8481C"
     assert lines[1] == " gpus    2x NVIDIA H200, 143771 MiB, sm_90a, driver 580.65.06"
+
+
+def test_the_chart_has_a_line_for_what_can_be_reached() -> None:
+    chart = chart_of(STATE, STATE.candidates["c0028"])
+    assert chart.bound is not None and chart.reachable == pytest.approx(chart.bound / 1.06)
+    assert "╎ reachable 1.756x  ┊ bound 1.861x" in chart.title_for(100)
+    assert "reachable" not in chart.title_for(40) and "bound" in chart.title_for(40)
+    rows = text_of(chart_lines(chart, 100, 6))
+    assert rows[0].index("╎") < rows[0].index("┊")
+    assert chart_of(fold(record().events), None).reachable is None

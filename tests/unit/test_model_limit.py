@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kerneltui.model.limit import Ceilings, bound
+from kerneltui.model.limit import Ceilings, bound, reachable_ns
 from kerneltui.model.measurement import BoundKind
 from kerneltui.model.workload import Shape, load_workload
 
@@ -59,3 +60,28 @@ def test_a_faster_machine_has_no_higher_bound(m: int, n: int, k: int, slow: Ceil
 def test_one_rank_needs_no_link():
     tight = Ceilings(1, 1e12, 1e12, 1e12, 1.0, 0.0)
     assert bound(WORKLOAD.limit, shape_of(64, 64, 64, ranks=1), tight).kind is not BoundKind.LINK
+
+
+def test_the_tail_of_the_last_wave_by_hand():
+    # 2048 rows of 4096 columns are 16 x 16 tiles of 128 x 256: two waves of 132, the last one of 124
+    ceilings = Ceilings(2, 800e12, 900e12, 4e12, 350e9, 5_000.0)
+    shape = Shape("4096x4096x4096", {"M": 4096, "N": 4096, "K": 4096}, ("tune",), 2, 2)
+    arithmetic = 4096**3 / 800e12 * 264 / 256
+    tail = 2 * 4096 * 4096 / 2 * 124 / 256 / 350e9 + 5e-6
+    assert reachable_ns(WORKLOAD.limit, shape, ceilings, 132) == round((arithmetic + tail) * 1e9)
+
+
+SHAPES = st.builds(shape_of, SIZES, SIZES, SIZES, st.integers(1, 8))
+
+
+@given(SHAPES, CEILINGS, st.integers(1, 200))
+def test_nothing_reachable_is_below_the_bound(shape: Shape, ceilings: Ceilings, sms: int):
+    found = reachable_ns(WORKLOAD.limit, shape, ceilings, sms)
+    assert found >= bound(WORKLOAD.limit, shape, ceilings).time_ns - 1
+
+
+def test_without_gpus_or_tiles_nobody_knows_what_is_reachable():
+    ceilings = Ceilings(2, 1e9, 2e9, 1e8, 1e7, 500.0)
+    assert reachable_ns(WORKLOAD.limit, shape_of(9, 9, 9), ceilings, 0) == 0
+    unknown = replace(WORKLOAD.limit, tiles=None)
+    assert reachable_ns(unknown, shape_of(9, 9, 9), ceilings, 132) == 0

@@ -8,7 +8,7 @@ percent can be seen.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kerneltui.model.candidate import Candidate
@@ -48,12 +48,13 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Bars over one axis, and the bound as a ratio, when it is known."""
+    """Bars over one axis; the bound and what can be reached, as ratios, when they are known."""
 
     title: str
     bars: tuple[Bar, ...]
     bound: float | None = None
     shorter: tuple[str, ...] = ()
+    reachable: float | None = None
 
     def title_for(self, width: int) -> str:
         """Returns the longest title that fits, or else the shortest one."""
@@ -81,15 +82,19 @@ def chart_of(state: State, candidate: Candidate | None) -> Chart:
         word_style = "state-best" if word == "BEST" else state_style(state.state_of(entry.id))
         bars.append(Bar(entry.id, word, low, middle, high, note, style, word_style))
     bars += _baselines(calibrations)
-    bound = _bound(calibrations)
+    bound = _bound(calibrations, lambda entry: entry.bound_ns)
+    reachable = _bound(calibrations, lambda entry: entry.reachable_ns)
     rounds = _rounds(candidate)
     shapes = len(state.shapes)
     over = f"geomean of {shapes} shapes" if shapes > 1 else "1 shape"
     limit = f"  ┊ bound {ratio(bound)}" if bound else ""
-    long = ", ".join(["ratio to reference", over, "95% CI", *rounds]) + limit
-    short = ", ".join(["ratio, " + over, "95% CI", *rounds]) + limit
+    reach = f"  ╎ reachable {ratio(reachable)}" if reachable else ""
+    long = ", ".join(["ratio to reference", over, "95% CI", *rounds]) + reach + limit
+    short = ", ".join(["ratio, " + over, "95% CI", *rounds]) + reach + limit
+    bare = ", ".join(["ratio", *rounds]) + reach + limit
     shortest = ", ".join(["ratio", *rounds]) + limit
-    return Chart(long, tuple(bars), bound, (short, shortest))
+    shorter = (short, bare, shortest) if reach else (short, shortest)
+    return Chart(long, tuple(bars), bound, shorter, reachable)
 
 
 def _rounds(candidate: Candidate | None) -> list[str]:
@@ -109,13 +114,16 @@ def _reference_time(calibration: ShapeCalibration) -> int | None:
     return None
 
 
-def _bound(calibrations: Sequence[ShapeCalibration]) -> float | None:
+def _bound(
+    calibrations: Sequence[ShapeCalibration], time_ns: Callable[[ShapeCalibration], int]
+) -> float | None:
+    """The reference's time over the bound's, or over another time that the calibration knows."""
     ratios: list[float] = []
     for calibration in calibrations:
         reference = _reference_time(calibration)
-        if not reference or calibration.bound_ns <= 0:
+        if not reference or time_ns(calibration) <= 0:
             return None
-        ratios.append(reference / calibration.bound_ns)
+        ratios.append(reference / time_ns(calibration))
     return geometric_mean(ratios) if ratios else None
 
 
@@ -161,6 +169,7 @@ def shape_charts(state: State, candidate: Candidate) -> Sequence[Chart]:
     for part in candidate.measurement.shapes:
         calibration = state.calibrations.get(part.shape)
         bound = part.reference_ns / calibration.bound_ns if calibration else None
+        reach = calibration.reachable_ns if calibration else 0
         against = candidate.measurement.against
         word = str(state.state_of(candidate.id))
         bars = (
@@ -177,7 +186,8 @@ def shape_charts(state: State, candidate: Candidate) -> Sequence[Chart]:
             ),
         )
         title = f"{part.shape}   {difference(part.interval, part.verdict)}"
-        charts.append(Chart(title, bars, bound))
+        reachable = part.reference_ns / reach if reach else None
+        charts.append(Chart(title, bars, bound, reachable=reachable))
     return charts
 
 
@@ -237,14 +247,22 @@ def _window(chart: Chart) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def whisker(bar: Bar, window: tuple[float, float], bound: float | None, width: int) -> Line:
-    """Returns the plotting area of one bar: dot, whiskers, bound, or an arrow when out of view."""
+def whisker(
+    bar: Bar,
+    window: tuple[float, float],
+    bound: float | None,
+    width: int,
+    reachable: float | None = None,
+) -> Line:
+    """Returns the plotting area of one bar: dot, whiskers, limits, or an arrow when out of view."""
     cells: list[tuple[str, str]] = [(" ", "")] * width
     low, high = window
 
     def column(value: float) -> int:
         return math.floor((value - low) / (high - low) * width)
 
+    if reachable is not None and 0 <= column(reachable) < width:
+        cells[column(reachable)] = ("╎", "dim")
     if bound is not None and 0 <= column(bound) < width:
         cells[column(bound)] = ("┊", "bound")
     middle = column(bar.middle)
@@ -303,7 +321,7 @@ def chart_lines(chart: Chart, width: int, height: int) -> Sequence[Line]:
         head: Line = ((f" {name}", "ink"), (word, bar.word_style), (value, "ink"))
         lines.append(
             pad(
-                (*head, *whisker(bar, window, chart.bound, area)),
+                (*head, *whisker(bar, window, chart.bound, area, chart.reachable)),
                 width - 1,
                 ((bar.note, "dim"),) if bar.note else (),
             )
