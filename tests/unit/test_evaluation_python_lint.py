@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,12 @@ def test_the_built_text_holds_the_identity_and_is_python():
     text = kernel_text(kernel)
     assert identity_of(kernel) in text
     compile(text, "mine.py", "exec")
+
+
+def test_the_example_of_the_contract_is_a_kernel():
+    text = (ROOT / "docs" / "kernel-contract.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert not lint_python(example)
+    kernel = parse_kernel(example, "example.py")
+    assert kernel.configuration == {"HALVES": 1}
+    assert kernel.directive({"M": 4, "N": 4, "K": 4, "RANKS": 1})
