@@ -17,9 +17,9 @@
 #include <new>
 #include <vector>
 
-/* ---- The directive. One GPU: nothing is communicated. --------------------------------------------- */
+/* ---- The directive. One GPU: nothing is communicated. The seed, thus `host`. ------------------------ */
 
-// kerneltui: directive backend lsa
+// kerneltui: directive backend host
 // kerneltui: directive issuer thread
 // kerneltui: directive placement sequential
 // kerneltui: directive sync none
