@@ -166,3 +166,26 @@ def on_gpus(start: int = START) -> Session:
     session.machine = dict(MACHINE)
     session.readings = READINGS
     return session
+
+
+def counted(time_us: float, hit: float, waves: float = 1.5) -> dict[str, Any]:
+    """What a profiler counted of one kernel."""
+    return {
+        "shape": "256x512x512",
+        "alone": True,
+        "ranks": 2,
+        "vendor": False,
+        "kernels": [
+            {
+                "name": "gemm_kernel<Config<256, 4, 4> >",
+                "launches": 2,
+                "counters": [
+                    ["time", time_us, "us"],
+                    ["L2 hit", hit, "%"],
+                    ["waves", waves, ""],
+                    ["stall long scoreboard", 1.25, "warps/issue"],
+                ],
+            }
+        ],
+        "schema": 1,
+    }

@@ -8,23 +8,26 @@ from typing import Any
 import pytest
 from fake_engine import Paper
 from fakes import Desk, drive, has, shown, until
-from gpu_session import NOTES, READINGS, on_gpus
+from gpu_session import NOTES, READINGS, counted, on_gpus
 from hypothesis import given
 from hypothesis import strategies as st
 from test_tui_layout import FOCUSED, SIZES, assert_tiles
+from test_tui_snapshots import draw
 from tui_session import record
 
-from kerneltui.model.command import Progress, ReadMachineCode, ReadNotes
+from kerneltui.model.command import Profile, Progress, ReadMachineCode, ReadNotes
 from kerneltui.model.reading import GpuReading, encode_readings
 from kerneltui.model.state import fold
 from kerneltui.tui.draw.chart import chart_lines, chart_of
 from kerneltui.tui.draw.codegen import codegen_lines
+from kerneltui.tui.draw.counters import counter_lines
 from kerneltui.tui.draw.gpus import gpu_line, last_flop_per_clock
 from kerneltui.tui.draw.tables import bench_table, machine_lines
 from kerneltui.tui.layout import Panel, Zoom, plan_tuning
 from kerneltui.tui.reports import MachineCode, Report
 from kerneltui.tui.text import line_width, plain
 from kerneltui.tui.view import Live
+from kerneltui.tui.widgets.main import GPU_TABS, TABS
 
 STATE = fold(on_gpus().events)
 TAB = "right_square_bracket"
@@ -274,3 +277,85 @@ def test_the_chart_has_a_line_for_what_can_be_reached() -> None:
     rows = text_of(chart_lines(chart, 100, 6))
     assert rows[0].index("╎") < rows[0].index("┊")
     assert chart_of(fold(record().events), None).reachable is None
+
+
+# The counters tab
+
+
+def test_counters_stand_beside_those_of_the_parent() -> None:
+    report = Report("c2", "c1", counters=counted(742.1, 71.0), parent_counters=counted(750.0, 71.0))
+    lines = text_of(counter_lines(report, 90))
+    assert lines[0] == " ncu on 256x512x512"
+    assert "nothing of the link is in here" in " ".join(lines)
+    rows = [line.split() for line in lines]
+    assert ["time", "742.1", "us", "750", "-7.9"] in rows
+    assert ["L2", "hit", "71", "%", "71", "="] in rows
+    assert " gemm_kernel<Config<256, 4, 4> >   2 launches" in lines
+    tail = "1 full waves and a tail of 50%: 75.0% of the places are taken"
+    assert f"   {tail}" in lines
+
+
+@pytest.mark.parametrize(
+    ("report", "text"),
+    [
+        (Report("c2"), "c2 was not profiled; P counts it while no evaluation runs"),
+        (Report("c2", error="the engine is gone"), "the engine is gone"),
+        (Report("c2", counters=counted(1.0, 1.0, 3.0)), "3 full waves, no tail"),
+        (Report("c2", counters={"vendor": True}), "kernels of the vendor's library"),
+        (Report("c2", counters={"kernels": [{"counters": [["a"], 3, ["x", "n/a", "%"]]}]}), "n/a"),
+        (Report("c2", counters={"kernels": "none", "shape": 3}), "ncu on 3"),
+    ],
+)
+def test_any_counters_can_be_shown(report: Report, text: str) -> None:
+    assert text in "\n".join(text_of(counter_lines(report, 100)))
+
+
+@drive(size=(120, 40), **desk())
+async def test_the_profiler_is_asked_and_its_counters_are_shown(desk: Desk, pilot: Any) -> None:
+    screen: Any = desk.app.base
+    screen.candidates.select("c0028")
+    await until(pilot, lambda: screen.loaded and screen.loaded.candidate == "c0028")
+    await pilot.press("0", "left_square_bracket")
+    await until(pilot, lambda: has(desk, "c0028 was not profiled; P counts it"))
+    desk.paper.session.notes["c0028"] = {**NOTES["c0028"], "counters": counted(742.1, 71.0)}
+    await pilot.press("1", "P")
+    await until(pilot, lambda: has(desk, "L2 hit"))
+    assert desk.decisions == [Profile("c0028")]
+    assert has(desk, "profile c0028: done, see Counters")
+
+
+@drive(size=(120, 40), **desk())
+async def test_a_profile_that_cannot_be_made_says_why(desk: Desk, pilot: Any) -> None:
+    screen: Any = desk.app.base
+    screen.candidates.select("c0007")  # it did not compile
+    await pilot.press("P")
+    assert has(desk, "P profile: c0007 was not verified, and a profile runs without the sandbox")
+    desk.paper.refuse = "no ncu: install Nsight Compute (part of the CUDA toolkit)"
+    screen.candidates.select("c0028")
+    await pilot.press("P")
+    await until(pilot, lambda: has(desk, "profile c0028: no ncu: install Nsight Compute"))
+
+
+@drive(size=(120, 40))
+async def test_processors_have_no_counters(desk: Desk, pilot: Any) -> None:
+    await pilot.press("P")
+    assert has(desk, "P profile: counters are those of a GPU; this target has none")
+
+
+# Pictures
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("tab", ["Bench", "Codegen", "Counters"])
+def test_tabs(snap_compare: Any, size: tuple[int, int], tab: str) -> None:
+    session = on_gpus()
+    session.notes["c0028"] = {**NOTES["c0028"], "counters": counted(742.1, 71.0)}
+    draw(
+        snap_compare,
+        size,
+        "0",
+        *[TAB] * (*TABS, *GPU_TABS).index(tab),
+        select="c0028",
+        ready=tab,
+        paper=Paper(session),
+    )

@@ -13,12 +13,21 @@ from typing import Any
 import pytest
 from fakes import Desk, until
 
+from kerneltui.tui.text import plain
+
 SMALL, NORMAL, WIDE, TINY = (80, 24), (120, 40), (200, 50), (60, 16)
 TAB = "right_square_bracket"
 
 
-def draw(compare: Any, size: tuple[int, int], *keys: str, select: str = "", **options: Any) -> None:
-    """Compares the screen after some keys with its picture."""
+def draw(
+    compare: Any,
+    size: tuple[int, int],
+    *keys: str,
+    select: str = "",
+    ready: str = "",
+    **options: Any,
+) -> None:
+    """Compares the screen after some keys with its picture; `ready` is a tab that loads by itself."""
     desk = Desk(**options)
 
     async def prepare(pilot: Any) -> None:
@@ -32,6 +41,9 @@ def draw(compare: Any, size: tuple[int, int], *keys: str, select: str = "", **op
         for key in keys:
             await pilot.press(key)
         await until(pilot, lambda: screen.loaded is not None, "the last diff")
+        if ready:
+            view = screen.main.view(ready)
+            await until(pilot, lambda: view.lines and "reading" not in plain(view.lines[0]), ready)
         await pilot.wait_for_scheduled_animations()
 
     assert compare(desk.app, terminal_size=size, run_before=prepare)
