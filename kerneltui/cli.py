@@ -106,7 +106,9 @@ def open_command(
 @click.option("--new", is_flag=True, help="Start a new session even if one is unfinished.")
 @click.option("--target", help="Where kernels run (cpu, cuda).")
 @click.option(
-    "--candidates", type=click.IntRange(min=1), default=DEFAULT_CANDIDATES, show_default=True
+    "--candidates",
+    type=click.IntRange(min=1),
+    help=f"At most so many; {DEFAULT_CANDIDATES} if no time is given either.",
 )
 @click.option("--budget", type=_Budget(), help="Time for the search, such as 10m.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
@@ -118,7 +120,7 @@ def tune(
     session: Path | None,
     new: bool,
     target: str | None,
-    candidates: int,
+    candidates: int | None,
     budget: int | None,
     seed: int,
     accept: str,
@@ -136,7 +138,7 @@ def tune(
         agents="offline",
         seed=seed,
         rule=AcceptRule(accept),
-        candidates=candidates,
+        candidates=DEFAULT_CANDIDATES if candidates is None and budget is None else candidates,
         time_ns=budget,
     )
     return run_tune(place, start, as_json=as_json)
@@ -181,6 +183,7 @@ def tune(
 @click.option("--sustained-shapes", type=click.IntRange(min=1), default=4, show_default=True)
 @click.option("--budget", type=_Budget(), help="No further shape is begun after so long.")
 @click.option("--output", type=_PATH, help="Everything as one JSON file, with all samples.")
+@click.option("--resume", is_flag=True, help="Go on with that file: only shapes it lacks.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output.")
 def bench(
     workload: Path,

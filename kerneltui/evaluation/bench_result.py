@@ -52,6 +52,12 @@ class ModeTimes:
         """Median over rounds of the median in each."""
         return median(median(row) for row in self.rounds)
 
+    @classmethod
+    def from_record(cls, row: Mapping[str, Any]) -> ModeTimes:
+        """Reads what `to_record` gave."""
+        more = {name: part for name, part in row.items() if name not in ("time_ns", "rounds_ns")}
+        return cls(tuple(tuple(float(v) for v in part) for part in row["rounds_ns"]), more)
+
     def to_record(self) -> dict[str, Any]:
         """With all samples, in whole nanoseconds."""
         rows = [[round(value) for value in row] for row in self.rounds]
@@ -77,6 +83,18 @@ class LaneResult:
     note: Mapping[str, Any] = field(default_factory=_nothing)
     favoured: str = ""
     error: str = ""
+
+    @classmethod
+    def from_record(cls, row: Mapping[str, Any]) -> LaneResult:
+        """Reads what `to_record` gave."""
+        return cls(
+            name=str(row["name"]),
+            baseline=bool(row["baseline"]),
+            modes={Mode(mode): ModeTimes.from_record(part) for mode, part in row["modes"].items()},
+            note=dict(row["note"]),
+            favoured=str(row["favoured"] or ""),
+            error=str(row["error"] or ""),
+        )
 
     def to_record(self) -> dict[str, Any]:
         """For the file."""
@@ -128,7 +146,33 @@ class ShapeResult:
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
     multiprocessors: int = 0
     floor_ns: int = 0
-    library_factor: float = math.inf
+    library_factor: float = 1e9
+
+    @classmethod
+    def from_record(cls, row: Mapping[str, Any]) -> ShapeResult:
+        """Reads what `to_record` gave.
+
+        Raises:
+            KeyError: Something is missing.
+        """
+        return cls(
+            shape=str(row["shape"]),
+            dimensions=dict(row["dimensions"]),
+            flops=float(row["flops"]),
+            bound_ns=int(row["bound_ns"]),
+            bound_kind=str(row["bound_kind"]),
+            sets=int(row["sets"]),
+            set_bytes=int(row["set_bytes"]),
+            cold=bool(row["cold"]),
+            calls=int(row["calls"]),
+            lanes=tuple(LaneResult.from_record(lane) for lane in row["lanes"]),
+            seconds=float(row["seconds"]),
+            least_delta=float(row["least_delta"]),
+            spent=dict(row["spent"]),
+            multiprocessors=int(row["multiprocessors"]),
+            floor_ns=int(row["floor_ns"]),
+            library_factor=float(row["library_factor"]),
+        )
 
     def lane(self, name: str) -> LaneResult:
         """The lane of that name."""
@@ -190,6 +234,9 @@ class ShapeResult:
             "bound_ns": self.bound_ns,
             "bound_kind": self.bound_kind,
             "floor_ns": self.floor_ns,
+            "least_delta": self.least_delta,
+            "library_factor": self.library_factor,
+            "multiprocessors": self.multiprocessors,
             "sets": self.sets,
             "set_bytes": self.set_bytes,
             "cold": self.cold,

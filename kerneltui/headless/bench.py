@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from kerneltui.engine.reader import opened_recording
 from kerneltui.evaluation.bench_plan import BenchPlan, chosen_shapes
 from kerneltui.evaluation.bench_result import ShapeResult
 from kerneltui.evaluation.pipeline import Evaluator
+from kerneltui.headless.bench_file import SCHEMA, BenchFile
 from kerneltui.headless.bench_report import all_summaries, report, shape_table
 from kerneltui.headless.output import Exit, emit, say
 from kerneltui.model.errors import DefinitionError, UserError
@@ -25,7 +26,6 @@ from kerneltui.model.workload import Shape, Workload
 __all__ = ["BenchWishes", "bench"]
 
 ACCEPTED = "accepted"
-SCHEMA = 1
 _LEAST_ROUNDS = 4
 
 
@@ -44,6 +44,7 @@ class BenchWishes:
         sustained_shapes: On so many shapes.
         budget_s: No further shape is begun after so long, or None.
         output: Where the whole goes as one JSON file, or None.
+        resume: Whether shapes that the file has are left as they are.
         as_json: Whether standard output gets JSON lines, one for each shape.
     """
 
@@ -57,6 +58,7 @@ class BenchWishes:
     sustained_shapes: int = 4
     budget_s: float | None = None
     output: Path | None = None
+    resume: bool = False
     as_json: bool = False
 
 
@@ -86,33 +88,36 @@ def bench(
         chosen = {name: _read(workload.kernels / name) for name in spec.library}
         say(f"kernels of the library: {', '.join(chosen) or 'none'}")
     plan = _plan(workload, wishes)
-    _check_output(wishes.output)
-    results: list[ShapeResult] = []
-    record: dict[str, Any] = {
-        "schema": SCHEMA,
-        "workload": workload.name,
-        "target": spec.name,
-        "dtype": workload.dtype,
-        "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "kernels": list(chosen),
-        "plan": plan.to_record(),
-    }
+    file = BenchFile(
+        wishes.output,
+        {
+            "schema": SCHEMA,
+            "workload": workload.name,
+            "definition": _hash(workload.text),
+            "target": spec.name,
+            "dtype": workload.dtype,
+            "kernels": {name: _hash(kernel.build_text()) for name, kernel in chosen.items()},
+            "plan": {**plan.to_record(), "budget_s": None},  # a later part may have another
+        },
+    )
+    file.check()
+    if wishes.resume:
+        file.go_on()
+    done = {result.shape for result in file.measured}
+    plan = replace(plan, shapes=tuple(shape for shape in plan.shapes if shape.name not in done))
 
     def found(result: ShapeResult) -> None:
-        results.append(result)
+        file.add(result)  # what there is survives whatever comes
         if wishes.as_json:
             emit({"workload": workload.name, "target": spec.name, **result.to_record()})
         else:
             print(shape_table(result) + "\n", flush=True)
-        if wishes.output is not None:  # what there is survives whatever comes
-            _write(wishes.output, {**record, "shapes": [part.to_record() for part in results]})
 
-    _measure(make_evaluator(workload, spec), chosen, plan, record, found)
-    rows = all_summaries(results, list(chosen))
-    if wishes.output is not None:
-        record["bands"] = [row.to_record() for row in rows]
-        _write(wishes.output, {**record, "shapes": [part.to_record() for part in results]})
-    text = report(results, list(chosen), rows)
+    if plan.shapes:
+        _measure(make_evaluator(workload, spec), chosen, plan, file.begin(), found)
+    rows = all_summaries(file.measured, list(chosen))
+    file.write(rows)
+    text = report(file.measured, list(chosen), rows)
     if wishes.as_json:
         say(text)
     else:
@@ -124,19 +129,25 @@ def _measure(
     evaluator: Evaluator,
     kernels: Mapping[str, Kernel],
     plan: BenchPlan,
-    record: dict[str, Any],
+    part: dict[str, Any],
     found: Callable[[ShapeResult], None],
 ) -> None:
-    """Runs it; what belongs to the whole run goes into `record` at its end, also if it is broken off."""
+    """Runs it; what belongs to the whole run goes into `part`, also if it is broken off."""
     begin = time.monotonic()
     evaluator.start()
+
+    def first(result: ShapeResult) -> None:
+        if "environment" not in part:
+            part["environment"] = dict(evaluator.environment())
+            part["ceilings"] = [asdict(evaluator.ceilings(count)) for count in ranks]
+        part["seconds"] = round(time.monotonic() - begin, 1)
+        found(result)
+
+    ranks = sorted({shape.ranks for shape in plan.shapes})
     try:
-        evaluator.bench(kernels, plan, say, found)
-        ranks = sorted({shape.ranks for shape in plan.shapes})
-        record["ceilings"] = [asdict(evaluator.ceilings(count)) for count in ranks]
-        record["environment"] = dict(evaluator.environment())
+        evaluator.bench(kernels, plan, say, first)
     finally:
-        record["seconds"] = round(time.monotonic() - begin, 1)
+        part["seconds"] = round(time.monotonic() - begin, 1)
         evaluator.close()
 
 
@@ -170,25 +181,8 @@ def _sustained(workload: Workload, shapes: Sequence[Shape], wishes: BenchWishes)
     return frozenset(ordered[place].name for place in places if place < len(ordered))
 
 
-def _check_output(file: Path | None) -> None:
-    """Finds out now, and not after minutes, that a file cannot be written."""
-    if file is None:
-        return
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-    except OSError as error:
-        raise UserError(f"{file}: cannot be written ({error.strerror})") from error
-
-
-def _write(file: Path, record: Mapping[str, Any]) -> None:
-    """Writes the file anew; half of one is never there."""
-    fresh = file.with_name(f".{file.name}.new")
-    try:
-        fresh.write_text(json.dumps(record, ensure_ascii=False) + "\n", encoding="utf-8")
-        fresh.replace(file)
-    except OSError as error:
-        raise UserError(f"{file}: cannot be written ({error.strerror})") from error
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _name(file: Path, workload: Workload) -> str:

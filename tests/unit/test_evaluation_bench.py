@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,8 +25,10 @@ from kerneltui.evaluation.lane import Lane, Served
 from kerneltui.evaluation.stand import Stand
 from kerneltui.evaluation.timing import TimingProtocol
 from kerneltui.evaluation.values import Fault, FaultKind, Report
+from kerneltui.headless.bench_file import BenchFile
 from kerneltui.headless.bench_report import all_summaries, report, shape_table, worst_first
 from kerneltui.model.bands import BANDS, band_of
+from kerneltui.model.errors import UserError
 from kerneltui.model.statistics import Verdict
 from kerneltui.model.workload import Shape
 from kerneltui.targets.errors import FailureKind, RankFailure
@@ -147,6 +150,58 @@ def test_the_record_is_plain_data_with_all_samples():
     lanes = {part["name"]: part for part in record["lanes"]}
     assert lanes["kernel"]["modes"]["offline"]["rounds_ns"] == [[2000, 2000, 2000]]
     assert lanes["broken"]["error"] == "is wrong"
+
+
+def test_a_result_comes_back_from_its_record():
+    whole = result(
+        "a", 2.0**30, lane("nn", 120), lane("tn", 100, favoured="copied"),
+        lane("kernel", 90, baseline=False), FAILED,
+    )  # fmt: skip
+    record = json.loads(json.dumps(whole.to_record()))
+    assert ShapeResult.from_record(record).to_record() == record
+
+
+def bench_file(path: Path, **head: Any) -> BenchFile:
+    names = ("schema", "workload", "definition", "target", "kernels", "plan")
+    return BenchFile(path, {**dict.fromkeys(names, 1), "kernels": {"k": "1"}, **head})
+
+
+def test_a_run_goes_on_with_its_file(tmp_path: Path):
+    path = tmp_path / "new" / "bench.json"
+    first = bench_file(path)
+    first.check()
+    first.go_on()
+    assert not first.measured
+    first.begin()["environment"] = {"gpu": "one"}
+    first.add(result("a", 2.0**30, lane("nn", 100)))
+    second = bench_file(path)
+    second.go_on()
+    second.begin()
+    second.add(result("b", 2.0**30, lane("nn", 100)))
+    third = bench_file(path)
+    third.go_on()
+    assert [(part, found.shape) for part, found in third.results] == [(0, "a"), (1, "b")]
+    assert third.parts[0]["environment"] == {"gpu": "one"}
+    assert [file.name for file in path.parent.iterdir()] == ["bench.json"]
+
+
+def test_a_file_of_another_run_or_of_none_is_refused(tmp_path: Path):
+    path = tmp_path / "bench.json"
+    other = bench_file(path, kernels={"k": "2"})
+    other.begin()
+    other.write()
+    with pytest.raises(UserError, match="its kernels is another"):
+        bench_file(path).go_on()
+    path.write_text("{")
+    with pytest.raises(UserError, match="is no file of a benchmark"):
+        bench_file(path).go_on()
+    path.write_text("[]")
+    with pytest.raises(UserError, match="its schema is another"):
+        bench_file(path).go_on()
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        bench_file(blocked / "bench.json").check()
 
 
 def test_percentiles_are_values_that_occurred():
