@@ -195,10 +195,10 @@ class _Verification:
         if text:
             raise KernelFault(Stage.VERIFY, FailureKind.MISMATCH, text)
         if seen.clock_conflict:
-            # One may be the machine's doing: a stolen moment between two clock readings.
+            # Some may be the machine's doing: a stolen moment between two clock readings.
             self._tally.conflicts += 1
             self._tally.conflict = seen.clock_conflict
-            if self._tally.conflicts > _MOST_CONFLICTS:
+            if self._tally.conflicts > max(_MOST_CONFLICTS, self._tally.calls // 10):
                 raise KernelFault(Stage.VERIFY, FailureKind.TAMPERING, seen.clock_conflict)
 
     def _in_a_row(self, calls: int) -> None:

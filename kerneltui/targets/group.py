@@ -450,7 +450,13 @@ class RankGroup(Generic[Memory]):
             epoch=epoch,
             ranks=seen,
             wall_ns=end - begin,
-            clock_conflict=clock_conflict(seen, begin, end, self._traits.ticks_slack_ns),
+            clock_conflict=clock_conflict(
+                seen,
+                begin,
+                end,
+                slack_ns=self._traits.ticks_slack_ns,
+                may_be_late=self._traits.ticks_late,
+            ),
             slack_ns=self._traits.clock_slack_ns,
         )
 

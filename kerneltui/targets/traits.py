@@ -35,6 +35,7 @@ class GroupTraits(Generic[Memory]):
         windows: Builds the library that makes NCCL windows, when a kernel asks for them; None where
             there are none.
         ticks_slack_ns: By which a rank's two clocks may differ in any sample.
+        ticks_late: Whether the second one is read by a host that may come late to the begin.
         settle: Asked when the processes are gone, with the layout that was set up last: what is left
             elsewhere, as one line, or nothing.
     """
@@ -46,5 +47,6 @@ class GroupTraits(Generic[Memory]):
     enqueues: bool = False
     clock_slack_ns: int = 0
     ticks_slack_ns: int = 50_000
+    ticks_late: bool = False
     windows: Callable[[], str] | None = None
     settle: Callable[[KillProof, GroupLayout | None], str] = _nothing_left

@@ -200,12 +200,17 @@ def test_a_time_that_is_not_positive_is_refused(end: int) -> None:
         Burst.of([sample((0, [end]))])
 
 
-def test_a_single_conflict_of_clocks_is_chance_and_two_are_not() -> None:
+def test_a_few_conflicts_of_clocks_are_chance_and_a_quarter_is_not() -> None:
     one = rounds([1, 1, 1], [1, 1, 1])
     one.candidate[0] = burst(1, conflict="clocks disagree")
     assert one.conflict == ""
     one.candidate[2] = burst(1, conflict="clocks disagree")
     assert one.conflict == "clocks disagree"
+    many = rounds([1] * 11, [1] * 11)
+    many.candidate[:2] = [burst(1, conflict="clocks disagree")] * 2
+    assert many.conflict == ""
+    many.candidate[:3] = [burst(1, conflict="clocks disagree")] * 3
+    assert many.conflict == "clocks disagree"
 
 
 def test_hidden_time_is_what_the_engine_saw_beyond_the_incumbent() -> None:

@@ -46,3 +46,16 @@ def test_the_clock_of_the_host_contradicts_a_device_that_claims_less() -> None:
     told = [answer(0, [1_000_000], gate_ns=0, go_ns=10, ticks_ns=3_000_000)]
     text = clock_conflict(rank_samples(told, 1), 0, 10_000_000)
     assert text == "clocks of rank 0 disagree: 1000000 ns by the one, 3000000 ns by the other"
+
+
+@pytest.mark.parametrize("ticks", [20_000, 1_000_000, 1_240_000])
+def test_a_host_that_comes_late_to_the_begin_contradicts_nothing(ticks: int) -> None:
+    told = [answer(0, [1_000_000], gate_ns=0, go_ns=10, ticks_ns=ticks)]
+    ranks = rank_samples(told, 1)
+    assert clock_conflict(ranks, 0, 10_000_000, slack_ns=200_000, may_be_late=True) is None
+
+
+def test_a_host_that_may_come_late_still_sees_what_was_not_claimed() -> None:
+    told = [answer(0, [1_000_000], gate_ns=0, go_ns=10, ticks_ns=1_300_000)]
+    found = clock_conflict(rank_samples(told, 1), 0, 10_000_000, slack_ns=200_000, may_be_late=True)
+    assert found is not None

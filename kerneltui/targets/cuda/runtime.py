@@ -113,6 +113,7 @@ class CudaTarget:
             enqueues=True,
             clock_slack_ns=_CLOCK_SLACK_NS,
             ticks_slack_ns=_TICKS_SLACK_NS,
+            ticks_late=True,
             windows=self._windows_library,
             settle=self._settle,
         )
