@@ -180,7 +180,12 @@ def test_the_rule_chooses_what_can_be_launched(tmp_path: Path):
 def test_wrong_answers_are_refused_and_right_ones_pass():
     pytest.importorskip("torch")
     from kerneltui.evaluation.judge_client import JudgeClient
+    from kerneltui.evaluation.selftest import self_test_shapes
 
+    # With one rank everywhere the shape must be large enough to tell answers apart all the same.
+    assert [min(s.dimensions.values()) >= 16 for s in self_test_shapes(load_workload(FOLDER))] == [
+        True
+    ]
     client = JudgeClient(FOLDER, 1, "cuda")
     client.start()
     try:
