@@ -52,11 +52,11 @@
 // Which tile: 0 by rule, 1 wide, 2 to 7 split: 64x64, 128x64, 64x128, 128x128, 128x192, 192x64.
 // kerneltui: runtime TILE in 0 1 2 3 4 5 6 7 default 0
 // CTAs of a cluster that share out K; 0 by rule. Counts for split tiles.
-// kerneltui: runtime SLICES in 0 1 2 4 8 default 0
+// kerneltui: runtime SLICES in 0 1 2 4 8 default 0 if SLICES == 0 or TILE > 1
 // Clusters that share out K; 0 by rule. Counts for split tiles.
-// kerneltui: runtime PARTS in 0 1 2 4 8 16 default 0
+// kerneltui: runtime PARTS in 0 1 2 4 8 16 default 0 if PARTS == 0 or TILE > 1
 // CTAs that share a tile of B; 0 by rule. Counts for split tiles of 128 columns or more.
-// kerneltui: runtime SHARE in 0 1 2 default 0
+// kerneltui: runtime SHARE in 0 1 2 default 0 if SHARE == 0 or TILE > 1 and SHARE * SLICES <= 8 and (SHARE == 1 or TILE == 4 or TILE == 5)
 // Most CTAs of the wide kernel; 0: one for every SM.
 // kerneltui: runtime MAX_CTAS in 0 120 128 default 0
 // Whether the kernel may be placed on the SMs while its predecessor on the stream ends, if that allows it

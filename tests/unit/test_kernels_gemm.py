@@ -99,6 +99,25 @@ def test_every_legal_point_fits_in_shared_memory(workload: Workload):
         assert tile // 64 % int(p["CLUSTER"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"TILE": 5, "SLICES": 4, "PARTS": 2, "SHARE": 2}, True),
+        ({"TILE": 5, "SLICES": 8, "SHARE": 2}, False),
+        ({"TILE": 2, "SHARE": 2}, False),
+        ({"TILE": 1, "SLICES": 2}, False),
+        ({"TILE": 0, "PARTS": 4}, False),
+        ({"TILE_N": 192, "CLUSTER": 2, "C_BOXES": 3}, False),
+        ({"TILE_N": 192, "CLUSTER": 1, "C_BOXES": 3, "STAGES": 4}, True),
+        ({"STAGES": 4}, False),
+    ],
+)
+def test_what_cannot_be_is_not_proposed(
+    values: dict[str, Value], expected: bool, workload: Workload
+):
+    assert SM90.valid(SM90.configuration | values, shapes(workload)) is expected
+
+
 def corners(workload: Workload) -> list[dict[str, Value]]:
     """Few legal points that together have every value of every compile-time tunable."""
     points = legal(SM90, workload)
