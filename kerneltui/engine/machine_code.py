@@ -6,6 +6,7 @@ cache of the engine that measured, or, in a replay, from the compiler of the mac
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["CodeQuestion", "difference", "question"]
 
 MOST_LINES = 6_000
+_ARCH = re.compile(r"sm_\d+[af]?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,10 @@ def question(recorder: Recorder, candidate: str) -> CodeQuestion:
         raise Refused(f"{file} has no machine code of its own to compare")
     arch = note_part(recorder, candidate, "codegen").get("arch")
     if not isinstance(arch, str):
-        raise Refused(f"{candidate} has no report of the compiler, so its GPU is not known")
+        found = _ARCH.search(recorder.state.environment.get("gpu 0", ""))
+        if found is None:
+            raise Refused(f"{candidate} has no report of the compiler, so its GPU is not known")
+        arch = found[0]
     parent = known.parents[0] if known.parents else ""
     return CodeQuestion(
         file, arch, parent, recorder.source(parent) if parent else "", recorder.source(candidate)

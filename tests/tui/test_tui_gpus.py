@@ -291,7 +291,7 @@ def test_counters_stand_beside_those_of_the_parent() -> None:
     assert ["time", "742.1", "us", "750", "-7.9"] in rows
     assert ["L2", "hit", "71", "%", "71", "="] in rows
     assert " gemm_kernel<Config<256, 4, 4> >   2 launches" in lines
-    tail = "1 full waves and a tail of 50%: 75.0% of the places are taken"
+    tail = "1 full wave and a tail of 50%: 75.0% of the places are taken"
     assert f"   {tail}" in lines
 
 

@@ -111,11 +111,16 @@ def test_a_long_difference_ends_somewhere(
 
 
 def recorder(
-    note: bytes | None = NOTE, path: str = "kernels/gemm/kernel.cu", parents: tuple[str, ...] = ()
+    note: bytes | None = NOTE,
+    path: str = "kernels/gemm/kernel.cu",
+    parents: tuple[str, ...] = (),
+    gpu: str = "",
 ) -> Recorder:
     known = SimpleNamespace(sha="5d20", parents=parents)
     made = SimpleNamespace(
-        state=SimpleNamespace(candidates={"c0001": known, "c0002": known}),
+        state=SimpleNamespace(
+            candidates={"c0001": known, "c0002": known}, environment={"gpu 0": gpu}
+        ),
         session=SimpleNamespace(read_note=lambda sha: note),
         kernel_path=path,
         source=lambda candidate: f"the kernel of {candidate}",
@@ -143,6 +148,11 @@ def test_the_question_has_both_sources_and_the_gpu_of_the_note() -> None:
 def test_what_cannot_be_asked_is_refused(made: Recorder, why: str) -> None:
     with pytest.raises(Refused, match=why):
         question(made, "c0001")
+
+
+def test_a_session_without_reports_still_knows_its_gpu() -> None:
+    made = recorder(note=None, gpu="NVIDIA H200, 143771 MiB, sm_90a")
+    assert question(made, "c0001").arch == "sm_90a"
 
 
 def test_nobody_knows_the_code_of_a_candidate_that_is_not_there() -> None:

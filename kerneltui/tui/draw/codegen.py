@@ -28,8 +28,8 @@ def codegen_lines(report: Report, width: int) -> Sequence[Line]:
         return [((f" {clean(report.error)}", "dim"),)]
     code = report.code
     if not code:
-        text = f"{report.candidate} has no report of the compiler: it was not built for a GPU yet"
-        return [((f" {text}", "dim"),)]
+        text = f"{report.candidate} has no report of the compiler: not built yet, or not for a GPU"
+        return [((f" {text}", "dim"),), (), *_machine(report, width)]
     lines: list[Line] = []
     if code.get("arch"):
         lines.append(((f" nvcc {_text(code, 'compiler')} for {_text(code, 'arch')}", "dim"),))

@@ -95,9 +95,10 @@ def _tail(kernel: Mapping[str, Any]) -> str:
         return ""
     full, rest = divmod(waves, 1.0)
     share = waves / math.ceil(waves)
+    noun = "wave" if full == 1 else "waves"
     if rest < 1e-6:
-        return f"{full:.0f} full waves, no tail"
-    return f"{full:.0f} full waves and a tail of {rest:.0%}: {share:.1%} of the places are taken"
+        return f"{full:.0f} full {noun}, no tail"
+    return f"{full:.0f} full {noun} and a tail of {rest:.0%}: {share:.1%} of the places are taken"
 
 
 def _text(value: Any) -> str:

@@ -106,7 +106,7 @@ class Reporting:
         report = reports.ready(candidate)
         if report is None:
             report = await reports.load(self._screen.snapshot.state, candidate)
-        if report.code and (report.machine is None or not report.machine.lines):
+        if not report.error and (report.machine is None or not report.machine.lines):
             report = reports.await_machine_code(candidate, report)
             self.draw()
             await reports.load_machine_code(candidate, report)
