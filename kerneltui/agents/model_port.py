@@ -1,0 +1,227 @@
+"""What agents ask of a language model, and what they get: the port between prompts and a provider.
+
+A call blocks; agents make it from a thread of their own. Whatever goes wrong on the way is retried inside
+the provider, as far as the budget allows, or becomes a `ModelFailure` with one readable line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+__all__ = [
+    "Block",
+    "Chunk",
+    "ChunkKind",
+    "FailureKind",
+    "ModelCall",
+    "ModelFailure",
+    "ModelPort",
+    "ModelReply",
+    "Role",
+    "Tool",
+    "ToolUse",
+    "Turn",
+    "Usage",
+]
+
+
+class Role(StrEnum):
+    """What a model is asked to do; the configuration names a model for each."""
+
+    FAST = "fast"
+    SLOW = "slow"
+    JUDGE = "judge"
+    META = "meta"
+
+
+class FailureKind(StrEnum):
+    """Why a call gave nothing to work with."""
+
+    REFUSED = "refused"
+    """The model declined."""
+    CUT = "cut"
+    """The reply ended at its limit of tokens before it was complete."""
+    MALFORMED = "malformed"
+    """A tool was called with input that does not fit its schema."""
+    OVERLOADED = "overloaded"
+    """Rate limits or overload outlasted all retries."""
+    CONNECTION = "connection"
+    """The connection could not be made or broke, and outlasted all retries."""
+    REQUEST = "request"
+    """The server does not accept the request; retrying would not help."""
+    BUDGET = "budget"
+    """The call would go over the budget."""
+    STOPPED = "stopped"
+    """Somebody asked for the end."""
+
+
+class ChunkKind(StrEnum):
+    """What a piece of a stream belongs to."""
+
+    THINKING = "thinking"
+    TEXT = "text"
+    TOOL = "tool"
+    STATUS = "status"
+    """A word of the provider: a retry, a wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a reply as it comes."""
+
+    kind: ChunkKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A piece of text in a prompt. `cached` marks the end of what stays the same from call to call."""
+
+    text: str
+    cached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A message of the conversation: `user` or `assistant`."""
+
+    speaker: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that the model may call; `schema` is the JSON schema of its input, held strictly."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A call of a tool, whose input fits its schema."""
+
+    name: str
+    input: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of a call, all attempts together."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        """Both together."""
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cache_read + other.cache_read,
+            self.cache_write + other.cache_write,
+        )
+
+    @property
+    def total(self) -> int:
+        """All tokens."""
+        return self.input + self.output + self.cache_read + self.cache_write
+
+
+def _no_tools() -> Sequence[Tool]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One question.
+
+    Attributes:
+        role: Which model answers.
+        system: The standing instructions, longest-lived first.
+        turns: The conversation, the last turn the user's.
+        tools: What may be called; with exactly one and `must_use`, it is called.
+        must_use: Whether the reply has to be a call of a tool.
+        purpose: In a few words, for the log and the meter: "propose c0012", "repair c0012".
+    """
+
+    role: Role
+    system: Sequence[Block]
+    turns: Sequence[Turn]
+    tools: Sequence[Tool] = field(default_factory=_no_tools)
+    must_use: bool = False
+    purpose: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """What came back.
+
+    Attributes:
+        text: All text, without thinking.
+        tools: Calls of tools, in order.
+        model: Who answered, by the server's word.
+        usage: Tokens, failed attempts among them.
+        micro_usd: Price in millionths of a dollar; None if the model has no known price.
+        attempts: How often it was asked.
+    """
+
+    text: str
+    tools: tuple[ToolUse, ...]
+    model: str
+    usage: Usage
+    micro_usd: int | None
+    attempts: int = 1
+
+
+class ModelFailure(Exception):
+    """A call gave nothing to work with; the text is one readable line. What it cost counts all the same."""
+
+    def __init__(
+        self,
+        kind: FailureKind,
+        reason: str,
+        *,
+        model: str = "",
+        usage: Usage | None = None,
+        micro_usd: int | None = 0,
+        attempts: int = 1,
+    ) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+        self.model = model
+        self.usage = usage or Usage()
+        self.micro_usd = micro_usd
+        self.attempts = attempts
+
+
+class ModelPort(Protocol):
+    """A language model behind whatever server."""
+
+    def ask(
+        self,
+        call: ModelCall,
+        hear: Callable[[Chunk], None],
+        stop: Callable[[], bool],
+    ) -> ModelReply:
+        """Asks and waits.
+
+        Args:
+            call: What.
+            hear: Told every piece of the reply as it comes; from this thread.
+            stop: Asked often; True ends the call soon.
+
+        Raises:
+            ModelFailure: Nothing usable came.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends connections."""
+        ...
