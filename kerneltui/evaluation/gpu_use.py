@@ -6,6 +6,7 @@ power or heat held a clock down, so a moment of it inside a sample is seen by th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -23,6 +24,7 @@ Readings = Callable[[], tuple[GpuReading, ...]]
 _COUNTED_NS = 1_000_000_000
 """An energy counter is renewed every 20 to 100 ms: over a second it is right within a tenth."""
 
+_SLOW_NS = 2_000_000  # of a reading; a sample has 3 ms of work or more
 _HELD_SHARE = 0.01  # of the time between two readings
 _APART = 0.5  # of the rounds
 
@@ -80,6 +82,9 @@ class RoundsOfUse(Protocol):
 class Watch:
     """Reads the GPUs between the samples of a round.
 
+    Where a reading takes long, only the first sample of each lane is looked at: they follow one another,
+    so each still has a reading right before and right behind it.
+
     Args:
         readings: Asks the GPUs; nothing is done if there are none.
         lanes: How many lanes take part.
@@ -87,15 +92,22 @@ class Watch:
 
     def __init__(self, readings: Readings, lanes: int) -> None:
         self._readings = readings
-        self._last = readings()
+        self._slow = False
+        self._last = self._read()
         self._seen: list[list[BurstUse]] = [[] for _ in range(lanes)]
 
     def sampled(self, lane: int, sample: Sample) -> None:
         """Takes note of a sample that has just ended."""
-        if not self._last:
+        if not self._last or (self._slow and self._seen[lane]):
             return
-        before, self._last = self._last, self._readings()
+        before, self._last = self._last, self._read()
         self._seen[lane].append(_use_of(before, self._last, sample))
+
+    def _read(self) -> tuple[GpuReading, ...]:
+        begin = time.monotonic_ns()
+        found = self._readings()
+        self._slow = self._slow or time.monotonic_ns() - begin > _SLOW_NS
+        return found
 
     def burst(self, lane: int) -> BurstUse | None:
         """The samples of a lane taken together; None where there are no GPUs."""

@@ -8,8 +8,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from evaluation_fakes import MS, rounds, sample, workload, yardstick
 
+from kerneltui.evaluation import gpu_use as module
 from kerneltui.evaluation.benchmark import build_measurement
 from kerneltui.evaluation.code_record import code_record, loud_findings
 from kerneltui.evaluation.gpu_use import BurstUse, Watch, add_gpu_use
@@ -211,3 +213,21 @@ def test_what_the_compiler_warned_of_loudly_becomes_a_remark() -> None:
         "the compiler: setmaxnreg ignored",
     ]
     assert loud_findings(None) == []
+
+
+def test_where_readings_take_long_each_lane_is_looked_at_once_in_a_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_SLOW_NS", -1)
+    asked: list[int] = []
+
+    def read() -> tuple[GpuReading, ...]:
+        asked.append(1)
+        return (reading(0, len(asked), sm_clock_mhz=1000 + len(asked)),)
+
+    watch = Watch(read, 2)
+    for lane in (0, 1, 1, 0, 0, 1):
+        watch.sampled(lane, short())
+    assert len(asked) == 3
+    found = [watch.burst(lane) for lane in (0, 1)]
+    assert [use.sm_clock_mhz for use in found if use] == [1002, 1003]
