@@ -80,7 +80,7 @@ def by_pointers(
         y = tl.load(right, mask=(inner[:, None] < rest) & (columns[None, :] < n), other=0.0)
         total = tl.dot(x, y, total)
         left += block_k
-        right += block_k * n.to(tl.int64)
+        right += block_k * n
     place = c + rows[:, None].to(tl.int64) * n + columns[None, :]
     inside = (rows[:, None] < m) & (columns[None, :] < n)
     tl.store(place, total.to(c.dtype.element_ty), mask=inside)

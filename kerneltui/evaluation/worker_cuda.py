@@ -44,7 +44,7 @@ def _get_ready(start: RankStart, descriptors: list[int]) -> tuple[Rank, str, int
     settle_in(own, threads)
     torch.set_num_threads(threads)
     confined = bool(options["confine"])
-    helper = _helper(options, own) if options["compiles"] else None
+    helper = _helper(options, own) if options.get("compiles") else None
     machine = CudaMachine(
         CHarness(options["harness"]),
         start.rank,

@@ -572,3 +572,9 @@ def test_everything_goes_with_a_killed_engine(target: CpuTarget) -> None:
     engine.wait()
     assert wait_until(lambda: not any(is_alive(int(pid)) for pid in pids))
     assert wait_until(lambda: not Path(directory).exists())
+
+
+def test_windows_of_nccl_are_asked_for_in_vain(target: CpuTarget) -> None:
+    source = kernel().replace("out->scratch_bytes", "out->nccl_windows = 1; out->scratch_bytes")
+    with pytest.raises(RankFailure, match="there are no NCCL windows on this target"):
+        open_ready(target, source).close()

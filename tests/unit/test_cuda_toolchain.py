@@ -21,7 +21,9 @@ from kerneltui.targets.errors import CompileFailure, TargetError
 from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import Build
 
-KERNELS = sorted((Path(__file__).parents[2] / "kernels" / "gemm_allgather").glob("*.cu"))
+ROOT = Path(__file__).parents[2]
+KERNELS = sorted((ROOT / "kernels" / "gemm_allgather").glob("*.cu"))
+WINDOWS = ROOT / "kerneltui" / "targets" / "cuda" / "nccl_windows.cu"
 GOOD = """\
 #include <kerneltui/kernel.h>
 #include <cuda_runtime.h>
@@ -180,7 +182,7 @@ def test_an_error_names_place_and_cause(source: str, reason: str, tmp_path: Path
 
 @needs_nvcc
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("file", KERNELS, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [*KERNELS, WINDOWS], ids=lambda file: file.name)
 def test_every_kernel_builds(file: Path, arch: str, tmp_path: Path) -> None:
     only = {"_sm90": "sm_90a", "_sm80": "sm_80"}
     if any(part in file.name and arch != its for part, its in only.items()):

@@ -86,8 +86,12 @@ def test_each_rule_finds_its_fault_and_nothing_beside_it(bad, rule, good):
 @pytest.mark.parametrize(
     "bad",
     [
-        body('''tl.inline_asm_elementwise("multimem.ld_reduce.relaxed.sys.f32 $0, [$1];", "=r,l")'''),
-        body("""cp.RawKernel('extern "C" __global__ void k() { asm("multimem.red.add [%0];"); }', 'k')"""),
+        body(
+            """tl.inline_asm_elementwise("multimem.ld_reduce.relaxed.sys.f32 $0, [$1];", "=r,l")"""
+        ),
+        body(
+            """cp.RawKernel('extern "C" __global__ void k() { asm("multimem.red.add [%0];"); }', 'k')"""
+        ),
         body("'cuMulticast' + 'Create'"),
         body("f'cuMulticastCreate'"),
         body("x.multicast_ptr"),
