@@ -1,0 +1,120 @@
+"""Readings, reports of the compiler and counters on a real GPU."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def missing() -> str:
+    """Why these tests cannot run here, or nothing."""
+    try:
+        import pynvml
+    except ImportError:
+        return "nvidia-ml-py is not installed"
+    try:
+        pynvml.nvmlInit()
+        return "" if pynvml.nvmlDeviceGetCount() else "there is no GPU"
+    except pynvml.NVMLError as error:
+        return f"no GPU: {error}"
+
+
+REASON = missing()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(REASON), reason=REASON or "none")]
+if REASON:
+    pytest.skip(REASON, allow_module_level=True)
+
+from kerneltui.engine.evaluator import make_evaluator  # noqa: E402
+from kerneltui.engine.opening import workload_on  # noqa: E402
+from kerneltui.evaluation.code_record import code_record  # noqa: E402
+from kerneltui.evaluation.outcome import EvaluationError  # noqa: E402
+from kerneltui.evaluation.pipeline import Evaluator  # noqa: E402
+from kerneltui.evaluation.timing import ShapeRounds  # noqa: E402
+from kerneltui.model.kernel import Kernel, parse_kernel  # noqa: E402
+from kerneltui.model.measurement import Stage  # noqa: E402
+from kerneltui.model.reading import GpuReading  # noqa: E402
+from kerneltui.targets.port import GroupRole  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Iterator[Evaluator]:
+    workload, spec = workload_on(ROOT / "workloads" / "gemm", "cuda")
+    made = make_evaluator(workload, spec)
+    made.start()
+    made.stand.ready()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Kernel:
+    file = ROOT / "kernels" / "gemm" / "gemm_sm80.cu"
+    return parse_kernel(file.read_text(encoding="utf-8"), file.name)
+
+
+def first(evaluator: Evaluator) -> GpuReading:
+    return evaluator.readings(0.0)[0]
+
+
+def test_a_reading_has_what_every_data_centre_gpu_tells(evaluator: Evaluator) -> None:
+    reading = first(evaluator)
+    assert reading.sm_clock_mhz and 100 < reading.sm_clock_mhz < 4000
+    assert reading.power_w and 20 < reading.power_w < 1500
+    assert reading.memory_used_bytes is not None and reading.memory_total_bytes is not None
+    assert reading.memory_used_bytes < reading.memory_total_bytes
+    assert reading.throttle is not None
+    assert evaluator.stand.target.multiprocessors > 10
+
+
+def test_the_energy_counter_goes_on(evaluator: Evaluator) -> None:
+    before = first(evaluator)
+    time.sleep(1.0)
+    after = first(evaluator)
+    assert before.energy_j is not None and after.energy_j is not None
+    assert after.energy_j > before.energy_j
+
+
+def test_rounds_know_clock_power_and_operations(evaluator: Evaluator, kernel: Kernel) -> None:
+    stand = evaluator.stand
+    build = stand.build(kernel)
+    shapes = [s for s in stand.workload.shapes_for("tune") if max(s.dimensions.values()) <= 8192]
+    shape = max(shapes, key=lambda s: stand.workload.limit.flops.number(s.values))
+    roles = (GroupRole.CANDIDATE, GroupRole.INCUMBENT)
+    lanes = [stand.open_kernel(role, build, kernel.runtime, 1, Stage.BENCHMARK) for role in roles]
+    try:
+        for lane in lanes:
+            lane.setup(shape, 3)
+        rounds = ShapeRounds(shape.name, 4, kept=3)
+        stand.timer.rounds(rounds, 2, lanes[0], lanes[1], None)
+    finally:
+        for lane in lanes:
+            stand.release(lane)
+    assert len(rounds.gpu_rounds) == 2
+    for use, _ in rounds.gpu_rounds:
+        assert use.sm_clock_mhz and use.power_w and use.energy_j
+    assert len(rounds.to_record()["gpu"]["candidate"]) == 2
+
+
+def test_the_report_of_the_compiler_is_of_this_gpu(evaluator: Evaluator, kernel: Kernel) -> None:
+    record = code_record(evaluator.stand.target.toolchain, evaluator.stand.build(kernel))
+    assert record is not None and record["kernels"]
+    assert record["arch"].startswith("sm_")
+    assert all(part["metrics"]["registers"] for part in record["kernels"])
+
+
+@pytest.mark.skipif(shutil.which("ncu") is None, reason="there is no ncu")
+def test_the_profiler_counts_a_kernel_or_says_why_not(evaluator: Evaluator, kernel: Kernel) -> None:
+    try:
+        found: Any = evaluator.profile(kernel)
+    except EvaluationError as error:
+        assert "does not permit counters" in str(error)
+        return
+    names = {row[0] for part in found["kernels"] for row in part["counters"]}
+    assert {"time", "grid"} <= names
