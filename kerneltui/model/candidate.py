@@ -100,6 +100,7 @@ class Candidate:
     generation: int = 0
     seed_file: str = ""
     configuration: Mapping[str, str] = field(default_factory=_nothing)
+    calls: tuple[int, ...] = ()
     phase: Phase = Phase.PROPOSED
     attempt: int = 0
     build_ns: int = 0

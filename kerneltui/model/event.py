@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, cast
 
+from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.candidate import AgentName, Failure, Origin
 from kerneltui.model.directive import Directive
 from kerneltui.model.errors import NewerSchema, RecordError
@@ -147,6 +148,7 @@ class CandidateProposed:
     seed_file: str
     configuration: Mapping[str, str]
     steers: tuple[int, ...] = ()
+    calls: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,11 +276,12 @@ class PauseSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSet:
-    """How many candidates and how much time (nanoseconds) the search may use; None is no limit."""
+    """Candidates, time (nanoseconds) and money that the search may use; None is no limit."""
 
     at: int
     candidates: int | None
     time_ns: int | None
+    micro_usd: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,6 +320,9 @@ Event = (
     | PauseSet
     | BudgetSet
     | AgentMessage
+    | ModelCallStarted
+    | ModelCallEnded
+    | ProposalFailed
     | SearchEnded
 )
 
@@ -339,6 +345,9 @@ EVENT_KINDS: dict[str, type[Any]] = {
     "pause_set": PauseSet,
     "budget_set": BudgetSet,
     "agent_message": AgentMessage,
+    "model_call_started": ModelCallStarted,
+    "model_call_ended": ModelCallEnded,
+    "proposal_failed": ProposalFailed,
     "search_ended": SearchEnded,
 }
 _KIND_OF = {kind: name for name, kind in EVENT_KINDS.items()}
@@ -390,6 +399,8 @@ def event_subject(event: Event) -> str:
             return f"steer {event.number} to {event.to}: {event.text}"
         case SessionOpened():
             return f"opened {event.session}: {event.workload} on {event.target}"
+        case ModelCallStarted() | ModelCallEnded() | ProposalFailed():
+            return event.subject
         case ConstraintSet():
             lift = "" if event.active else "lift "
             return f"{lift}{event.kind} {event.field}={event.value}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from kerneltui.model.agent_event import CallRecord, ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.candidate import (
     AgentName,
     Candidate,
@@ -46,6 +47,7 @@ from kerneltui.model.event import (
 )
 from kerneltui.model.measurement import ShapeCalibration
 from kerneltui.model.record import canonical_json, from_plain, parse_json
+from kerneltui.model.spend import Spent, record_call, spent
 
 __all__ = ["Constraint", "DecisionRecord", "Message", "State", "SteerRecord", "fold"]
 
@@ -100,8 +102,12 @@ def _candidates() -> dict[str, Candidate]:
     return {}
 
 
-def _number_order(item: tuple[str, Candidate]) -> tuple[int, str]:
+def _number_order(item: tuple[str, object]) -> tuple[int, str]:
     return len(item[0]), item[0]
+
+
+def _calls() -> dict[str, CallRecord]:
+    return {}
 
 
 def _shapes() -> dict[str, ShapeCalibration]:
@@ -145,12 +151,15 @@ class State:
     paused: bool = False
     budget_candidates: int | None = None
     budget_ns: int | None = None
+    budget_micro_usd: int | None = None
+    calls: dict[str, CallRecord] = field(default_factory=_calls)
     ended: str = ""
 
     def __post_init__(self) -> None:
         # Canonical JSON sorts names as text, where c10000 comes before c9999; the order of the proposals
         # must be the same for a state that was folded and one that was read back.
         self.candidates = dict(sorted(self.candidates.items(), key=_number_order))
+        self.calls = dict(sorted(self.calls.items(), key=_number_order))
 
     def state_of(self, candidate: str) -> CandidateState:
         """Returns the word on screen for a candidate."""
@@ -181,7 +190,12 @@ class State:
 
     def copy(self) -> State:
         """Returns an independent state; records are shared since they never change."""
-        return replace(self, candidates=dict(self.candidates), calibrations=dict(self.calibrations))
+        return replace(
+            self,
+            candidates=dict(self.candidates),
+            calibrations=dict(self.calibrations),
+            calls=dict(self.calls),
+        )
 
     def apply(self, event: Event) -> None:
         """Folds one event.
@@ -216,9 +230,16 @@ class State:
             case BudgetSet():
                 self.budget_candidates = event.candidates
                 self.budget_ns = event.time_ns
+                self.budget_micro_usd = event.micro_usd
                 self.ended = ""
             case AgentMessage():
                 message = Message(event.at, event.agent, event.text)
+                self.messages = (*self.messages, message)[-MESSAGES_KEPT:]
+            case ModelCallStarted() | ModelCallEnded():
+                record_call(self.calls, event)
+            case ProposalFailed():
+                text = f"no proposal from {event.parent}: {event.reason}"
+                message = Message(event.at, event.agent, text)
                 self.messages = (*self.messages, message)[-MESSAGES_KEPT:]
             case SearchEnded():
                 self.ended = event.reason
@@ -226,6 +247,12 @@ class State:
                 self._candidate(event)
         self.position += 1
         self.at = event.at
+
+    def spent(self, calls: Iterable[int] | None = None) -> Spent:
+        """What models have cost: all calls, or those of these numbers."""
+        if calls is None:
+            return spent(self.calls.values())
+        return spent(self.calls[str(number)] for number in calls)
 
     def _open(self, event: SessionOpened) -> None:
         self.session = event.session
@@ -299,6 +326,7 @@ class State:
             generation=event.generation,
             seed_file=event.seed_file,
             configuration=event.configuration,
+            calls=event.calls,
         )
 
     def _decide(self, event: Decided) -> None:

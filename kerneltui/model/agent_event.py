@@ -1,0 +1,101 @@
+"""Events of agents that ask a language model: calls, what they cost, and proposals that came to nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CallRecord", "ModelCallEnded", "ModelCallStarted", "ProposalFailed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCallStarted:
+    """A model is asked; written before anything is sent, so that no call is ever free.
+
+    `reserved_micro_usd` is what it may cost at most, in millionths of a dollar; None if the model has no
+    known price.
+    """
+
+    at: int
+    number: int
+    agent: str
+    role: str
+    model: str
+    purpose: str
+    reserved_micro_usd: int | None
+
+    @property
+    def subject(self) -> str:
+        """One readable line."""
+        return f"call {self.number} of {self.agent}: {self.purpose}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCallEnded:
+    """What came of a call: `ok`, the kind of its failure, or `lost` if the engine went away in it.
+
+    A lost call counts with what was reserved for it.
+    """
+
+    at: int
+    number: int
+    model: str
+    outcome: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    micro_usd: int | None = 0
+    attempts: int = 1
+    reason: str = ""
+
+    @property
+    def subject(self) -> str:
+        """One readable line."""
+        return f"call {self.number} ended: {self.outcome}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalFailed:
+    """An agent's attempt at a proposal came to nothing; there is no kernel text to evaluate."""
+
+    at: int
+    agent: str
+    parent: str
+    reason: str
+    detail: str = ""
+    calls: tuple[int, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """One readable line."""
+        return f"{self.agent} has no proposal: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """A call as far as the events have told of it; `outcome` is empty while it runs."""
+
+    agent: str
+    role: str
+    model: str
+    purpose: str
+    reserved_micro_usd: int | None
+    at: int
+    outcome: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    micro_usd: int | None = 0
+    attempts: int = 0
+    reason: str = ""
+
+    @property
+    def tokens(self) -> int:
+        """All tokens."""
+        return (
+            self.input_tokens
+            + self.output_tokens
+            + self.cache_read_tokens
+            + self.cache_write_tokens
+        )
