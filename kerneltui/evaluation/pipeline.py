@@ -21,6 +21,7 @@ from kerneltui.evaluation.bench_plan import BenchPlan
 from kerneltui.evaluation.bench_result import ShapeResult
 from kerneltui.evaluation.benchmark import Yardstick
 from kerneltui.evaluation.calibration import Calibrator, open_baseline
+from kerneltui.evaluation.code_record import code_record
 from kerneltui.evaluation.judge_client import JudgeFailure
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import (
@@ -143,6 +144,14 @@ class Evaluator:
             "load": load,
             **self.stand.target.describe(),
         }
+
+    def code_record(self, kernel: Kernel) -> Mapping[str, Any] | None:
+        """What the compiler made of a kernel, as plain data; None on a target whose compiler says nothing.
+
+        Raises:
+            KernelFault: It does not build.
+        """
+        return code_record(self.stand.target.toolchain, self.stand.build(kernel))
 
     def profile(self, kernel: Kernel) -> Mapping[str, Any]:
         """Counts a verified kernel with the profiler of the GPU; see `profile.profile`."""

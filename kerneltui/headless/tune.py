@@ -111,11 +111,12 @@ def _found(candidate: Candidate) -> str:
     if measurement is None:
         return ""
     gain, low, high = measurement.geomean.ratio()
-    return (
+    found = (
         f"{measurement.verdict:<7} {measurement.ratio:.3f}x the reference, "
         f"{gain:.3f}x [{low:.3f}, {high:.3f}] {measurement.against}, "
         f"{measurement.bound_share:.1%} of the bound"
     )
+    return "\n".join([found, *(f"      ! {remark}" for remark in measurement.remarks)])
 
 
 def _result_table(state: State) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from kerneltui.engine.evaluator import make_evaluator
 from kerneltui.engine.opening import workload_on
+from kerneltui.evaluation.code_record import loud_findings
 from kerneltui.evaluation.outcome import KernelFault, Update
 from kerneltui.headless.output import Exit, say
 from kerneltui.model.kernel import parse_kernel
 
-__all__ = ["verify"]
+__all__ = ["code_lines", "verify"]
 
 
 def verify(folder: Path, kernel: Path | None, *, target: str | None) -> int:
@@ -29,6 +32,8 @@ def verify(folder: Path, kernel: Path | None, *, target: str | None) -> int:
         for name, parsed in kernels.items():
             try:
                 print(f"{name}: right, {evaluator.verify(parsed, _ignore)}")
+                for line in code_lines(evaluator.code_record(parsed)):
+                    print(f"  {line}")
             except KernelFault as fault:
                 refused = True
                 print(f"{name}: refused in {fault.stage}: {fault.reason}")
@@ -37,6 +42,21 @@ def verify(folder: Path, kernel: Path | None, *, target: str | None) -> int:
     finally:
         evaluator.close()
     return Exit.REFUSED if refused else Exit.FINISHED
+
+
+def code_lines(record: Mapping[str, Any] | None) -> list[str]:
+    """What the compiler made of a kernel: warnings that cost speed, then a line for each kernel."""
+    lines = [f"WARNING {text}" for text in loud_findings(record)]
+    for kernel in (record or {}).get("kernels", ()):
+        metrics: Mapping[str, int] = kernel["metrics"]
+        spilled = metrics.get("spill stores", 0) + metrics.get("spill loads", 0)
+        fits = f", at most {kernel['ctas']} CTAs on an SM" if kernel["ctas"] is not None else ""
+        counts = f", {metrics['all']} instructions" if "all" in metrics else ""
+        spills = f"{spilled} bytes spilled" if spilled else "no spills"
+        lines.append(f"{kernel['name']}: {metrics['registers']} registers, {spills}{fits}{counts}")
+    if record and record.get("missing"):
+        lines.append(str(record["missing"]))
+    return lines
 
 
 def _ignore(update: Update) -> None:

@@ -44,9 +44,11 @@ def text_of(lines: Any) -> list[str]:
 # The strip
 
 
-def strip(width: int, *readings: GpuReading, before: tuple[GpuReading, ...] = ()) -> str:
+def strip(
+    width: int, *readings: GpuReading, before: tuple[GpuReading, ...] = (), ranks: int = 2
+) -> str:
     live = Live(readings=readings or READINGS, earlier_readings=before)
-    line = gpu_line(STATE, live, width)
+    line = gpu_line(replace(STATE, ranks=ranks), live, width)
     assert line_width(line) == width
     return plain(line)
 
@@ -67,9 +69,13 @@ def test_what_says_least_about_speed_goes_first() -> None:
 
 def test_many_gpus_are_told_together() -> None:
     eight = [replace(READINGS[0], index=i, sm_clock_mhz=1700 + i) for i in range(8)]
-    assert strip(80, *eight).split() == (
+    assert strip(80, *eight, ranks=8).split() == (
         ["8", "GPUs", "1700-1707", "MHz", "5219", "W", "8", "held", "down"]
     )
+
+
+def test_gpus_without_a_rank_are_nobodys_business() -> None:
+    assert "GPU 1" not in strip(120, ranks=1)
 
 
 def test_what_the_driver_does_not_tell_is_left_out() -> None:

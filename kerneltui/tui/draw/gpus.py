@@ -34,7 +34,8 @@ def last_flop_per_clock(state: State) -> tuple[str, float] | None:
 
 
 def gpu_line(state: State, live: Live, width: int) -> Line:
-    """Returns the strip; as width shrinks, what says least about speed goes first."""
+    """Returns the strip of the GPUs that have a rank; what says least about speed goes first."""
+    readings = live.readings[: max(1, state.ranks)]
     last = last_flop_per_clock(state)
     right: Line = ()
     if last is not None:
@@ -42,11 +43,11 @@ def gpu_line(state: State, live: Live, width: int) -> Line:
     earlier = {reading.index: reading for reading in live.earlier_readings}
     for end in (right, ()):
         for rank in _RANKS:
-            parts = [_gpu(reading, earlier.get(reading.index), rank) for reading in live.readings]
+            parts = [_gpu(reading, earlier.get(reading.index), rank) for reading in readings]
             line: Line = ((" ", ""), *join(parts, (" │ ", "faint")))
             if line_width(line) + line_width(end) < width:
                 return pad(line, width, end)
-    return pad(cut(_together(live.readings), width), width)
+    return pad(cut(_together(readings), width), width)
 
 
 def _gpu(reading: GpuReading, before: GpuReading | None, rank: int) -> Line:

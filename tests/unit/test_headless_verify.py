@@ -1,0 +1,32 @@
+"""What `kerneltui verify` says of the compiler's work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kerneltui.headless.verify import code_lines
+
+
+def kernel(name: str, ctas: int | None, **metrics: int) -> dict[str, Any]:
+    return {"name": name, "ctas": ctas, "metrics": {"registers": 168, **metrics}}
+
+
+def test_a_line_for_each_kernel_behind_what_costs_speed() -> None:
+    record = {
+        "kernels": [
+            kernel("gemm", 1, all=2022, **{"spill stores": 8, "spill loads": 4}),
+            kernel("wait", None),
+        ],
+        "findings": [{"loud": True, "line": 9, "text": "wgmma serialized"}],
+        "missing": "",
+    }
+    assert code_lines(record) == [
+        "WARNING the compiler: wgmma serialized (line 9)",
+        "gemm: 168 registers, 12 bytes spilled, at most 1 CTAs on an SM, 2022 instructions",
+        "wait: 168 registers, no spills",
+    ]
+
+
+def test_what_is_missing_is_said() -> None:
+    assert code_lines({"missing": "no nvdisasm"}) == ["no nvdisasm"]
+    assert code_lines(None) == []
