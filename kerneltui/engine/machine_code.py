@@ -14,7 +14,7 @@ from kerneltui.config import cache_folder, config_folder
 from kerneltui.engine.errors import Refused
 from kerneltui.engine.notes import note_part
 from kerneltui.model.errors import UserError
-from kerneltui.model.kernel import parse_kernel
+from kerneltui.model.kernel import Language, parse_kernel
 
 if TYPE_CHECKING:
     from kerneltui.engine.recorder import Recorder
@@ -91,6 +91,8 @@ def difference(asked: CodeQuestion) -> dict[str, Any]:
             found[f"{stem} #{number + 1}" if number else stem] = part
         return found
 
+    if Language.of(asked.file) is Language.PYTHON:
+        raise Refused("no machine code here: a Python kernel is compiled by its ranks, in setup")
     try:
         policy = load_policy(config_folder())
         toolchain = CudaToolchain(cache_folder() / "builds", arch=asked.arch, policy=policy)

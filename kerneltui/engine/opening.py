@@ -20,7 +20,7 @@ from kerneltui.model.event import (
     ShapeInfo,
     decode_event,
 )
-from kerneltui.model.kernel import Kernel, parse_kernel
+from kerneltui.model.kernel import Kernel, Language, parse_kernel
 from kerneltui.model.state import State
 from kerneltui.model.workload import TargetSpec, Workload, load_workload
 from kerneltui.session import snapshot
@@ -103,7 +103,18 @@ def read_kernel(workload: Workload, file: str) -> Kernel:
 
 
 def library_kernels(workload: Workload, spec: TargetSpec) -> list[Kernel]:
-    """Returns the library kernels that the fast path may take, in order."""
+    """Returns the library kernels that the fast path may take, in order.
+
+    Raises:
+        WorkloadUnfit: One is missing, or not of the seed's language.
+        DefinitionError: The declarations of one are wrong.
+    """
+    for file in spec.library:
+        if Language.of(file) is not Language.of(spec.seed):
+            raise WorkloadUnfit(
+                f"{file}: kernels of a session are of one language, and its seed is {spec.seed}; "
+                f"name it under baselines, or tune it by itself with a seed of its own"
+            )
     return [read_kernel(workload, file) for file in spec.library]
 
 

@@ -31,7 +31,7 @@ def baseline_kernel(folder: Path, name: str) -> Kernel | None:
     found = _NAME.fullmatch(name)
     if found is None:
         raise DefinitionError(name, "baselines", "expected kernel or kernel(TUNABLE=value, …)")
-    files = sorted(folder.glob(f"{found['stem']}.c*"))
+    files = sorted(file for kind in ("c*", "py") for file in folder.glob(f"{found['stem']}.{kind}"))
     if not files:
         if found["settings"] is not None:
             raise DefinitionError(name, "baselines", f"{folder} has no such kernel")

@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from kerneltui.targets.errors import TargetError
 from kerneltui.targets.port import Build
+from kerneltui.targets.python import is_python
 
 __all__ = ["CodeReporter", "code_record", "loud_findings"]
 
@@ -32,6 +33,8 @@ def code_record(toolchain: object, build: Build) -> Mapping[str, Any] | None:
     """The record of a build; with "missing" where it cannot be made, None if nobody makes one."""
     if not isinstance(toolchain, CodeReporter):
         return None
+    if is_python(build.library):
+        return {"missing": "a Python kernel is compiled by its ranks, in setup"}
     try:
         return toolchain.code_record(build)
     except TargetError as error:

@@ -214,3 +214,8 @@ def test_the_strip_speaks_once_a_second_and_only_to_somebody(
     now[0] += 1.0
     strip.tell()
     assert len(told) == 2
+
+
+def test_a_python_kernel_has_no_machine_code_here(nvcc: type[Nvcc]) -> None:
+    with pytest.raises(Refused, match="a Python kernel is compiled by its ranks"):
+        difference(CodeQuestion("kernel.py", "sm_90a", "c0001", "old", "new"))

@@ -8,6 +8,7 @@ import pytest
 
 from kerneltui.evaluation.baseline_kernels import baseline_kernel
 from kerneltui.model.errors import DefinitionError
+from kerneltui.model.kernel import Language
 from kerneltui.model.workload import load_workload
 
 ROOT = Path(__file__).parents[2]
@@ -53,3 +54,10 @@ def test_the_baselines_of_the_workload_can_be_read(target: str) -> None:
     workload = load_workload(ROOT / "workloads" / "gemm_allgather", target)
     for name in workload.targets[target].baselines:
         baseline_kernel(KERNELS, name)
+
+
+def test_a_python_kernel_may_be_a_baseline() -> None:
+    found = baseline_kernel(KERNELS, "torch_window(PLACEMENT=sequential)")
+    assert found is not None
+    assert found.language is Language.PYTHON
+    assert found.configuration["PLACEMENT"] == "sequential"
