@@ -185,6 +185,12 @@ def test_any_note_can_be_shown(report: Report, text: str) -> None:
     assert text in "\n".join(text_of(codegen_lines(report, 100)))
 
 
+def test_without_a_report_of_its_own_no_kernel_is_called_gone() -> None:
+    report = Report("c0031", "c0025", NOTES["c0031"]["codegen"], NOTES["c0025"]["codegen"])
+    assert "gone from the cache" in text_of(codegen_lines(report, 100))[0]
+    assert not [line for line in text_of(codegen_lines(report, 100)) if line.endswith("   gone")]
+
+
 def test_counts_of_one_without_disassembler_are_not_compared() -> None:
     bare = {"kernels": [{"name": "gemm_kernel<1>", "metrics": {"registers": 100}}]}
     lines = text_of(codegen_lines(Report("c2", "c1", NOTES["c0025"]["codegen"], bare), 100))

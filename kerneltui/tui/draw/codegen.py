@@ -45,7 +45,7 @@ def codegen_lines(report: Report, width: int) -> Sequence[Line]:
         lines += [(), _head(report)]
     for family, kernel in _by_family(kernels).items():
         lines += _kernel(kernel, before.pop(family, None), report, width)
-    for gone in before.values():
+    for gone in before.values() if code.get("arch") else ():
         lines += [(), ((f" {clean(_text(gone, 'name'))}", "strong"), ("   gone", "warn"))]
     more = code.get("more")
     if isinstance(more, int) and more:
