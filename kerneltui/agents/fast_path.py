@@ -64,6 +64,20 @@ class OfflineFastPath:
             return from_library(kernel, view, self.name, view.state.incumbent)
         return None
 
+    @property
+    def busy(self) -> bool:
+        """Never: a proposal is made at once."""
+        return False
+
+    def think(self, view: SearchView) -> None:
+        """Needs no time ahead."""
+
+    def interrupt(self) -> None:
+        """Has nothing under way."""
+
+    def close(self) -> None:
+        """Holds nothing."""
+
     def status(self, view: SearchView) -> str:
         """Returns what the fast path does."""
         landed = landing_point(view)

@@ -204,6 +204,13 @@ class ModelFailure(Exception):
 class ModelPort(Protocol):
     """A language model behind whatever server."""
 
+    def quote(self, call: ModelCall) -> tuple[str, int | None]:
+        """The model that would be asked, and what it may cost at most, in millionths of a dollar.
+
+        None stands for a model without a known price.
+        """
+        ...
+
     def ask(
         self,
         call: ModelCall,

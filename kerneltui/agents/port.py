@@ -36,7 +36,11 @@ def _nothing() -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A whole kernel text that is worth an evaluation, with its directive and its reason."""
+    """A whole kernel text that is worth an evaluation, with its directive and its reason.
+
+    `calls` are the numbers of the model calls that it took, `steers` those of the messages that were seen
+    (None: all that wait for the agent), `answer` is what is said to them.
+    """
 
     source: str
     reason: str
@@ -47,12 +51,32 @@ class Proposal:
     seed_file: str
     generation: int
     configuration: Mapping[str, str] = field(default_factory=_nothing)
+    calls: tuple[int, ...] = ()
+    steers: tuple[int, ...] | None = None
+    answer: str = ""
 
 
 class Agent(Protocol):
     """Proposes candidates. Called from one thread; must not block for longer than a second."""
 
     name: AgentName
+
+    @property
+    def busy(self) -> bool:
+        """Whether a proposal may come of what the agent does in the background."""
+        ...
+
+    def think(self, view: SearchView) -> None:
+        """Begins with the next proposal in the background, if that takes long and none is under way."""
+        ...
+
+    def interrupt(self) -> None:
+        """Ends what the agent does in the background."""
+        ...
+
+    def close(self) -> None:
+        """Ends the agent."""
+        ...
 
     def propose(self, view: SearchView) -> Proposal | None:
         """Returns the next proposal, or None if there is nothing to propose now."""

@@ -142,6 +142,20 @@ class OfflineSlowPath:
             configuration={key: str(value) for key, value in configuration.items()},
         )
 
+    @property
+    def busy(self) -> bool:
+        """Never: a proposal is made at once."""
+        return False
+
+    def think(self, view: SearchView) -> None:
+        """Needs no time ahead."""
+
+    def interrupt(self) -> None:
+        """Has nothing under way."""
+
+    def close(self) -> None:
+        """Holds nothing."""
+
     def status(self, view: SearchView) -> str:
         """Returns what the slow path does."""
         if landing_point(view) is None:

@@ -106,7 +106,7 @@ class Recorder:
             parents=parents,
             subject=f"{identifier}: {proposal.reason}",
             body="",
-            trailers=_trailers(identifier, proposal, steers),
+            trailers=_trailers(identifier, proposal, steers) | self._cost_trailers(proposal.calls),
             author=self._author(proposal.agent),
             at_ns=at,
         )
@@ -124,9 +124,22 @@ class Recorder:
                 seed_file=proposal.seed_file,
                 configuration=proposal.configuration,
                 steers=steers,
+                calls=proposal.calls,
             )
         )
         return identifier
+
+    def _cost_trailers(self, calls: tuple[int, ...]) -> dict[str, str]:
+        """Which models a proposal took, and what that cost."""
+        if not calls:
+            return {}
+        records = [self.state.calls[str(number)] for number in calls]
+        spent = self.state.spent(calls)
+        return {
+            "Kerneltui-Model": " ".join(dict.fromkeys(record.model for record in records)),
+            "Kerneltui-Tokens": str(spent.tokens),
+            "Kerneltui-Cost": spent.text,
+        }
 
     def note(
         self, candidate: str, evaluation: Mapping[str, Any], raw: bytes | None

@@ -179,6 +179,7 @@ class _Engine:
                 executor.start()
             reason = self._tuner.run()
         finally:
+            self._tuner.close()
             if executor is not None:
                 executor.stop()
             if self._evaluator is not None:

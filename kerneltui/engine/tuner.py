@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kerneltui.agents.port import Agent, Proposal, SearchView
+from kerneltui.agents.port import Agent, Proposal
 from kerneltui.engine import decisions
+from kerneltui.engine.agent_desk import NEWS
 from kerneltui.engine.commands import Request, handle_command
 from kerneltui.engine.errors import Refused
 from kerneltui.engine.executor import (
@@ -29,7 +30,7 @@ from kerneltui.engine.executor import (
     Reported,
 )
 from kerneltui.engine.gpu_strip import GpuStrip
-from kerneltui.engine.proposal_check import ProposalCheck
+from kerneltui.engine.proposing import Ended, Proposing
 from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.evaluation.outcome import Built, Step, Update, Verified
 from kerneltui.model.candidate import (
@@ -51,7 +52,6 @@ from kerneltui.model.event import (
     EvaluationStarted,
     PauseSet,
     SearchEnded,
-    SteerDelivered,
 )
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.measurement import FailureKind, Stage
@@ -72,11 +72,13 @@ class Options:
 
     Attributes:
         undecided: How many candidates may wait for the human before the search waits; None: any.
+        ahead: How many proposals may be made while an evaluation runs.
         leave_when_done: Ends the engine when the search has ended (for `tune`).
         idle_exit_s: Leaves after so many seconds without clients and without work.
     """
 
     undecided: int | None = 8
+    ahead: int = 2
     leave_when_done: bool = False
     idle_exit_s: float = IDLE_EXIT_S
 
@@ -114,15 +116,20 @@ class Tuner:
     _calibrated: bool = False
     _faults: int = 0
     _stopped: str = ""
-    _started: float = field(default_factory=time.monotonic)
     _busy_at: float = field(default_factory=time.monotonic)
-    _check: ProposalCheck = field(init=False)
-    _said: dict[str, str] = field(default_factory=lambda: dict[str, str]())
+    _proposing: Proposing = field(init=False)
     _strip: GpuStrip = field(init=False)
 
     def __post_init__(self) -> None:
         self._strip = GpuStrip(self._readings, self.progress, self.clients)
-        self._check = ProposalCheck(self.recorder, self.kernel_file)
+        self._proposing = Proposing(
+            recorder=self.recorder,
+            agents=self.agents,
+            kernel_file=self.kernel_file,
+            undecided=self.options.undecided,
+            ahead=self.options.ahead,
+            say=self.say,
+        )
 
     def run(self) -> str:
         """Runs until stopped and returns the reason."""
@@ -151,35 +158,25 @@ class Tuner:
 
     def add(self, proposal: Proposal, *, first: bool = False) -> str:
         """Records a proposal and queues it for evaluation; returns its id."""
-        steers = self._open_steers(proposal.agent)
-        problem = self._check.problem(proposal)
-        candidate = self.recorder.propose(proposal, steers)
-        for number in steers:
-            self._deliver(number, proposal.agent, candidate)
-        if problem is not None:
-            self.recorder.record(CandidateFailed(at=now_ns(), id=candidate, failure=problem))
-        else:
+        candidate, worth_it = self._proposing.add(proposal)
+        if worth_it:
             self.want(candidate, rebench=False, first=first)
         return candidate
 
-    def view(self) -> SearchView:
-        """Returns what agents may look at."""
-        shapes = [shape.dimensions for shape in self.recorder.state.shapes]
-        return SearchView(self.recorder.state, self.recorder.source, shapes, self.kernel_file)
-
     def kernel(self, candidate: str) -> Kernel:
         """Parses the kernel of a candidate."""
-        return self._check.kernel(candidate)
+        return self._proposing.kernel(candidate)
 
     def interrupt(self) -> None:
-        """Ends the running evaluation.
+        """Ends the running evaluation, or else what agents think about.
 
         Raises:
             Refused: Nothing is running.
         """
-        if self.executor is None or self.executor.running is None:
+        if self.executor is not None and self.executor.running is not None:
+            self.executor.evaluator.interrupt()
+        elif not self._proposing.interrupt():
             raise Refused("no evaluation is running")
-        self.executor.evaluator.interrupt()
 
     def profile(self, candidate: str, reply: Callable[[bool, Any], None]) -> None:
         """Has the profiler count a candidate, and answers when it is done.
@@ -203,6 +200,10 @@ class Tuner:
         """Makes the loop end."""
         self._stopped = reason
 
+    def close(self) -> None:
+        """Ends the agents."""
+        self._proposing.close()
+
     # -- what arrives
 
     def _handle(self, item: object) -> None:
@@ -223,6 +224,8 @@ class Tuner:
                 self._fault(item)
             case Stop():
                 self._stopped = item.reason
+            case _ if isinstance(item, NEWS):
+                self._proposing.desk.handle(item)
             case _:
                 raise TypeError(f"the inbox does not know {type(item).__name__}")
 
@@ -361,7 +364,11 @@ class Tuner:
     # -- what is done next
 
     def _advance(self) -> None:
-        if self.executor is None or self.executor.running is not None or self._calibrating:
+        if self.executor is None or self._calibrating:
+            return
+        if self._calibrated:
+            self._think()
+        if self.executor.running is not None:
             return
         state = self.recorder.state
         if not self._calibrated:
@@ -403,93 +410,33 @@ class Tuner:
         )
 
     def _propose(self) -> bool:
-        state = self.recorder.state
-        if state.paused or state.ended:
+        """Records the next proposal; False if there is none now."""
+        if not self.agents and not self.options.leave_when_done:
             return False
-        if not self.agents:
-            if self.options.leave_when_done:
-                self._end("agents are off")
+        found = self._proposing.next()
+        if isinstance(found, Ended):
+            self._end(found.reason)
             return False
-        over = self._budget_over()
-        if over:
-            self._end(over)
+        if found is None:
             return False
-        if self.options.undecided is not None and self._waiting() >= self.options.undecided:
-            self._status("slow", f"waits: {self._waiting()} candidates are undecided")
-            return False
-        view = self.view()
-        for agent in self.agents:
-            proposal = agent.propose(view)
-            self._pass_on_refusals(agent)
-            if proposal is not None:
-                self.add(proposal)
-                self._status(str(agent.name), agent.status(view))
-                return True
-            self._status(str(agent.name), agent.status(view))
-        self._end("the search has nothing left to propose")
-        return False
+        self.add(found)
+        return True
 
-    def _waiting(self) -> int:
-        """Counts the undecided candidates that are worth a look: a SLOWER one does not hold us up."""
-        return sum(
-            candidate.measurement is None or candidate.measurement.verdict is not Verdict.SLOWER
-            for candidate in self.recorder.state.pending()
-        )
-
-    def _budget_over(self) -> str:
-        state = self.recorder.state
-        proposed = sum(
-            candidate.agent is not AgentName.HUMAN for candidate in state.candidates.values()
-        )
-        if state.budget_candidates is not None and proposed >= state.budget_candidates:
-            return f"the budget of {state.budget_candidates} candidates is used"
-        elapsed = (time.monotonic() - self._started) * 1e9
-        if state.budget_ns is not None and elapsed >= state.budget_ns:
-            return f"the budget of {state.budget_ns / 60e9:.3g} minutes is used"
-        return ""
+    def _think(self) -> None:
+        """Lets agents think while an evaluation runs."""
+        assert self.executor is not None
+        self._proposing.think(len(self._wanted) + (self.executor.running is not None))
 
     def _end(self, reason: str) -> None:
         self.recorder.record(SearchEnded(at=now_ns(), reason=reason))
         if self.options.leave_when_done:
             self._stopped = reason
 
-    def _status(self, agent: str, text: str) -> None:
-        if self._said.get(agent) != text:
-            self._said[agent] = text
-            self.say("phase", agent, text)
-
-    def _pass_on_refusals(self, agent: Agent) -> None:
-        for text in agent.refusals():
-            self.recorder.record(AgentMessage(at=now_ns(), agent=str(agent.name), text=text))
-
-    # -- proposals
-
-    def _open_steers(self, agent: AgentName) -> tuple[int, ...]:
-        if agent is AgentName.HUMAN:
-            return ()
-        return tuple(
-            steer.number
-            for steer in self.recorder.state.steers
-            if not steer.delivered_to and steer.to in ("all", str(agent))
-        )
-
-    def _deliver(self, number: int, name: AgentName, candidate: str) -> None:
-        agent = next(agent for agent in self.agents if agent.name is name)
-        steer = next(s for s in self.recorder.state.steers if s.number == number)
-        self.recorder.record(
-            SteerDelivered(
-                at=now_ns(),
-                number=number,
-                agent=str(name),
-                answer=agent.answer(steer.text),
-                candidate=candidate,
-            )
-        )
-
     # -- beginning and end
 
     def _recover(self) -> None:
         """Marks evaluations that had begun as interrupted and queues what has no result."""
+        self._proposing.desk.recover()
         state = self.recorder.state
         for identifier, candidate in list(state.candidates.items()):
             if candidate.phase in (Phase.BUILDING, Phase.CHECKING, Phase.MEASURING):

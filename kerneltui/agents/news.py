@@ -1,0 +1,79 @@
+"""What an agent that thinks in a thread of its own tells the engine, which alone writes the session."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from kerneltui.agents.model_port import Chunk, Usage
+from kerneltui.model.candidate import AgentName
+
+__all__ = ["CallBegins", "CallEnds", "Heard", "News", "NoProposal", "Said", "Thought"]
+
+
+@dataclass(slots=True)
+class CallBegins:
+    """A call is about to be made, and waits for `answered`.
+
+    The engine writes the event, sets `number` or `refused` (a reason), then `answered`.
+    """
+
+    agent: AgentName
+    role: str
+    model: str
+    purpose: str
+    reserved_micro_usd: int | None
+    answered: threading.Event = field(default_factory=threading.Event)
+    number: int = 0
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnds:
+    """A call has ended, well or not."""
+
+    agent: AgentName
+    number: int
+    outcome: str
+    model: str
+    usage: Usage
+    micro_usd: int | None
+    attempts: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A piece of a reply."""
+
+    agent: AgentName
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Something that is worth keeping in the session."""
+
+    agent: AgentName
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoProposal:
+    """An attempt came to nothing."""
+
+    agent: AgentName
+    parent: str
+    reason: str
+    detail: str
+    calls: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """An agent has ended a thought: there may be a proposal."""
+
+    agent: AgentName
+
+
+News = CallBegins | CallEnds | Heard | Said | NoProposal | Thought

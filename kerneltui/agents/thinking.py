@@ -1,0 +1,169 @@
+"""Thoughts of an agent in a thread of their own: model calls that the engine grants, and what they give."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kerneltui.agents.model_port import (
+    Chunk,
+    FailureKind,
+    ModelCall,
+    ModelFailure,
+    ModelPort,
+    ModelReply,
+)
+from kerneltui.agents.news import CallBegins, CallEnds, Heard, News, NoProposal, Said, Thought
+from kerneltui.agents.port import Proposal
+from kerneltui.model.candidate import AgentName
+
+__all__ = ["NothingProposed", "Talk", "Thinker"]
+
+_LOOK_S = 0.2
+
+
+class NothingProposed(Exception):
+    """A thought came to nothing; one readable line, and what there is to say beside it."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.detail = detail
+
+
+def _numbers() -> list[int]:
+    return []
+
+
+@dataclass(slots=True)
+class Talk:
+    """What a thought may do: ask a model, say something. Made by a `Thinker`."""
+
+    agent: AgentName
+    model: ModelPort
+    tell: Callable[[News], None]
+    stopped: Callable[[], bool]
+    calls: list[int] = field(default_factory=_numbers)
+
+    def ask(self, call: ModelCall) -> ModelReply:
+        """Asks a model once the engine has written down that it is asked.
+
+        Raises:
+            ModelFailure: Nothing usable came, or the engine refuses since it would go over the budget.
+        """
+        name, price = self.model.quote(call)
+        begins = CallBegins(self.agent, str(call.role), name, call.purpose, price)
+        self.tell(begins)
+        while not begins.answered.wait(_LOOK_S):
+            if self.stopped():
+                raise ModelFailure(FailureKind.STOPPED, "stopped before the call")
+        if begins.refused:
+            raise ModelFailure(FailureKind.BUDGET, begins.refused, model=name)
+        self.calls.append(begins.number)
+        try:
+            reply = self.model.ask(call, self._hear, self.stopped)
+        except ModelFailure as failure:
+            self._ended(begins.number, str(failure.kind), failure, failure.reason)
+            raise
+        self._ended(begins.number, "ok", reply)
+        return reply
+
+    def say(self, text: str) -> None:
+        """Says something that is kept in the session."""
+        self.tell(Said(self.agent, text))
+
+    def _hear(self, chunk: Chunk) -> None:
+        self.tell(Heard(self.agent, chunk))
+
+    def _ended(
+        self, number: int, outcome: str, found: ModelReply | ModelFailure, reason: str = ""
+    ) -> None:
+        self.tell(
+            CallEnds(
+                agent=self.agent,
+                number=number,
+                outcome=outcome,
+                model=found.model,
+                usage=found.usage,
+                micro_usd=found.micro_usd,
+                attempts=found.attempts,
+                reason=reason,
+            )
+        )
+
+
+class Thinker:
+    """Runs one thought at a time. All methods are for the engine's thread.
+
+    Args:
+        agent: Whose thoughts.
+        model: Whom it asks.
+        tell: Takes news to the engine; from any thread.
+    """
+
+    def __init__(self, agent: AgentName, model: ModelPort, tell: Callable[[News], None]) -> None:
+        self._agent = agent
+        self._model = model
+        self._tell = tell
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._made: list[Proposal] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thought is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, parent: str, thought: Callable[[Talk], Proposal]) -> None:
+        """Begins a thought; `Thought` is told when it has ended.
+
+        Args:
+            parent: The candidate that it is about.
+            thought: What is done, in the other thread. It may raise `NothingProposed`.
+        """
+        if self.busy:
+            raise RuntimeError("one thought at a time")
+        self._stop.clear()
+        self._thread = threading.Thread(
+            target=self._think, args=(parent, thought), name=f"agent-{self._agent}", daemon=True
+        )
+        self._thread.start()
+
+    def take(self) -> Proposal | None:
+        """The oldest proposal that was not taken yet."""
+        return self._made.pop(0) if self._made else None
+
+    @property
+    def ready(self) -> int:
+        """Proposals that wait to be taken."""
+        return len(self._made)
+
+    def interrupt(self) -> None:
+        """Ends the thought that is under way, soon."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Ends everything."""
+        self.interrupt()
+        self._model.close()
+        if self._thread is not None:
+            self._thread.join(2.0)
+
+    def _think(self, parent: str, thought: Callable[[Talk], Proposal]) -> None:
+        talk = Talk(self._agent, self._model, self._tell, self._stop.is_set)
+        try:
+            self._made.append(thought(talk))
+        except NothingProposed as nothing:
+            self._nothing(parent, nothing.reason, nothing.detail, talk)
+        except ModelFailure as failure:
+            self._nothing(parent, f"{failure.kind}: {failure.reason}", "", talk)
+        except Exception as error:  # the engine must hear of it; a thread that dies tells nobody
+            reason = f"{type(error).__name__}: {error}"
+            self._nothing(parent, reason, traceback.format_exc(), talk)
+        finally:
+            self._tell(Thought(self._agent))
+
+    def _nothing(self, parent: str, reason: str, detail: str, talk: Talk) -> None:
+        self._tell(NoProposal(self._agent, parent, reason, detail, tuple(talk.calls)))

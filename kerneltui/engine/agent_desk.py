@@ -1,0 +1,135 @@
+"""What the engine does with news of agents that think: grants calls, keeps accounts, passes streams on.
+
+The accounts are the folded state, so they are right again after a crash. A call is written down before it is
+made; one that was under way when an engine died counts with all that it might have cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kerneltui.agents.news import CallBegins, CallEnds, Heard, NoProposal, Said, Thought
+from kerneltui.engine.recorder import Recorder, now_ns
+from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.event import AgentMessage
+
+__all__ = ["NEWS", "AgentDesk"]
+
+NEWS = (CallBegins, CallEnds, Heard, NoProposal, Said, Thought)
+"""What it takes."""
+
+_WARN_AT = (50, 80)  # percent of the budget
+_REASON_CHARACTERS = 500
+
+
+@dataclass(slots=True)
+class AgentDesk:
+    """Handles news of agents in the engine's thread.
+
+    Attributes:
+        recorder: Writes events.
+        say: Broadcasts progress: kind, about, text.
+    """
+
+    recorder: Recorder
+    say: Callable[[str, str, str], None]
+
+    def recover(self) -> None:
+        """Closes the accounts of calls that an earlier engine did not see the end of."""
+        for key, call in list(self.recorder.state.calls.items()):
+            if call.outcome:
+                continue
+            self.recorder.record(
+                ModelCallEnded(
+                    at=now_ns(),
+                    number=int(key),
+                    model=call.model,
+                    outcome="lost",
+                    micro_usd=call.reserved_micro_usd,
+                    reason="the engine went away; counted with what it might have cost at most",
+                )
+            )
+
+    def handle(self, news: object) -> None:
+        """Takes a piece of news."""
+        match news:
+            case CallBegins():
+                self._begin(news)
+            case CallEnds():
+                self._end(news)
+            case Heard():
+                self.say("stream", f"{news.agent}:{news.chunk.kind}", news.chunk.text)
+            case Said():
+                message = AgentMessage(at=now_ns(), agent=str(news.agent), text=news.text)
+                self.recorder.record(message)
+            case NoProposal():
+                self._failed(news)
+            case _:
+                """A `Thought`: the loop looks at its agents anyway."""
+
+    def _begin(self, news: CallBegins) -> None:
+        state = self.recorder.state
+        budget, so_far = state.budget_micro_usd, state.spent().micro_usd
+        wanted = news.reserved_micro_usd
+        if budget is not None and (so_far >= budget or so_far + (wanted or 0) > budget):
+            news.refused = (
+                f"the call may cost ${(wanted or 0) / 1e6:.2f}, ${so_far / 1e6:.2f} of the budget of "
+                f"${budget / 1e6:.2f} are used; /budget raises it"
+            )
+        else:
+            news.number = 1 + max((int(key) for key in state.calls), default=0)
+            self.recorder.record(
+                ModelCallStarted(
+                    at=now_ns(),
+                    number=news.number,
+                    agent=str(news.agent),
+                    role=news.role,
+                    model=news.model,
+                    purpose=news.purpose,
+                    reserved_micro_usd=wanted,
+                )
+            )
+        news.answered.set()
+
+    def _end(self, news: CallEnds) -> None:
+        state = self.recorder.state
+        before = state.spent().micro_usd - (state.calls[str(news.number)].reserved_micro_usd or 0)
+        self.recorder.record(
+            ModelCallEnded(
+                at=now_ns(),
+                number=news.number,
+                model=news.model,
+                outcome=news.outcome,
+                input_tokens=news.usage.input,
+                output_tokens=news.usage.output,
+                cache_read_tokens=news.usage.cache_read,
+                cache_write_tokens=news.usage.cache_write,
+                micro_usd=news.micro_usd,
+                attempts=news.attempts,
+                reason=news.reason[:_REASON_CHARACTERS],
+            )
+        )
+        self._warn(before, self.recorder.state.spent().micro_usd)
+
+    def _warn(self, before: int, after: int) -> None:
+        """Says once when half and four fifths of the budget are used."""
+        budget = self.recorder.state.budget_micro_usd
+        if not budget:
+            return
+        passed = [p for p in _WARN_AT if before * 100 < p * budget <= after * 100]
+        if passed:
+            text = f"{passed[-1]} % of the budget of ${budget / 1e6:.2f} is used"
+            self.recorder.record(AgentMessage(at=now_ns(), agent="engine", text=text))
+
+    def _failed(self, news: NoProposal) -> None:
+        self.recorder.record(
+            ProposalFailed(
+                at=now_ns(),
+                agent=str(news.agent),
+                parent=news.parent,
+                reason=news.reason[:_REASON_CHARACTERS],
+                detail=news.detail[:4000],
+                calls=news.calls,
+            )
+        )

@@ -1,0 +1,188 @@
+"""How proposals become candidates: whose turn it is, what is held against them, what they may use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kerneltui.agents.port import Agent, Proposal, SearchView
+from kerneltui.engine.agent_desk import AgentDesk
+from kerneltui.engine.proposal_check import ProposalCheck
+from kerneltui.engine.recorder import Recorder, now_ns
+from kerneltui.model.candidate import AgentName
+from kerneltui.model.event import AgentMessage, CandidateFailed, SteerDelivered
+from kerneltui.model.kernel import Kernel
+from kerneltui.model.statistics import Verdict
+
+__all__ = ["Ended", "Proposing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The search is over, and why."""
+
+    reason: str
+
+
+def _texts() -> dict[str, str]:
+    return {}
+
+
+@dataclass(slots=True)
+class Proposing:
+    """Asks the agents of a session.
+
+    Attributes:
+        recorder: Writes events.
+        agents: Asked in this order.
+        kernel_file: The name of kernel files on this target.
+        undecided: How many candidates may wait for the human before the search waits; None: any.
+        ahead: How many proposals may be made while an evaluation runs.
+        say: Broadcasts progress: kind, about, text.
+    """
+
+    recorder: Recorder
+    agents: Sequence[Agent]
+    kernel_file: str
+    undecided: int | None
+    ahead: int
+    say: Callable[[str, str, str], None]
+    desk: AgentDesk = field(init=False)
+    _check: ProposalCheck = field(init=False)
+    _said: dict[str, str] = field(default_factory=_texts)
+    _started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._check = ProposalCheck(self.recorder, self.kernel_file)
+        self.desk = AgentDesk(self.recorder, self.say)
+
+    def kernel(self, candidate: str) -> Kernel:
+        """Parses the kernel of a candidate."""
+        return self._check.kernel(candidate)
+
+    def add(self, proposal: Proposal) -> tuple[str, bool]:
+        """Records a proposal.
+
+        Returns:
+            Its id, and whether it is worth an evaluation.
+        """
+        steers = self._steers(proposal)
+        problem = self._check.problem(proposal)
+        candidate = self.recorder.propose(proposal, steers)
+        for number in steers:
+            self._deliver(number, proposal, candidate)
+        if problem is not None:
+            self.recorder.record(CandidateFailed(at=now_ns(), id=candidate, failure=problem))
+        return candidate, problem is None
+
+    def next(self) -> Proposal | Ended | None:
+        """Returns the next proposal, the end of the search, or None if there is nothing now."""
+        waits = self._waits()
+        if waits is not None:
+            return None if waits == "" else Ended(waits)
+        view = self._view()
+        for agent in self.agents:
+            proposal = agent.propose(view)
+            self._pass_on_refusals(agent)
+            self._tell_status(str(agent.name), agent.status(view))
+            if proposal is not None:
+                return proposal
+        if any(agent.busy for agent in self.agents):
+            return None
+        return Ended("the search has nothing left to propose")
+
+    def think(self, queued: int) -> None:
+        """Lets agents begin with their next proposals, while `queued` candidates wait or run."""
+        if not self.agents or self._waits() is not None or queued > self.ahead:
+            return
+        view = self._view()
+        for agent in self.agents:
+            agent.think(view)
+            self._tell_status(str(agent.name), agent.status(view))
+
+    def interrupt(self) -> bool:
+        """Ends what agents do in the background; False if they do nothing."""
+        busy = [agent for agent in self.agents if agent.busy]
+        for agent in busy:
+            agent.interrupt()
+        return bool(busy)
+
+    def close(self) -> None:
+        """Ends the agents."""
+        for agent in self.agents:
+            agent.close()
+
+    def _waits(self) -> str | None:
+        """None if a proposal is wanted, nothing if one may be wanted later, or why the search ends."""
+        state = self.recorder.state
+        if state.paused or state.ended:
+            return ""
+        if not self.agents:
+            return "agents are off"
+        over = self._budget_over()
+        if over:
+            return over
+        waiting = self._waiting()
+        if self.undecided is not None and waiting >= self.undecided:
+            self._tell_status("slow", f"waits: {waiting} candidates are undecided")
+            return ""
+        return None
+
+    def _waiting(self) -> int:
+        """Counts the undecided candidates that are worth a look: a SLOWER one does not hold us up."""
+        return sum(
+            candidate.measurement is None or candidate.measurement.verdict is not Verdict.SLOWER
+            for candidate in self.recorder.state.pending()
+        )
+
+    def _budget_over(self) -> str:
+        state = self.recorder.state
+        proposed = sum(
+            candidate.agent is not AgentName.HUMAN for candidate in state.candidates.values()
+        )
+        if state.budget_candidates is not None and proposed >= state.budget_candidates:
+            return f"the budget of {state.budget_candidates} candidates is used"
+        elapsed = (time.monotonic() - self._started) * 1e9
+        if state.budget_ns is not None and elapsed >= state.budget_ns:
+            return f"the budget of {state.budget_ns / 60e9:.3g} minutes is used"
+        return ""
+
+    def _view(self) -> SearchView:
+        shapes = [shape.dimensions for shape in self.recorder.state.shapes]
+        return SearchView(self.recorder.state, self.recorder.source, shapes, self.kernel_file)
+
+    def _tell_status(self, agent: str, text: str) -> None:
+        if self._said.get(agent) != text:
+            self._said[agent] = text
+            self.say("phase", agent, text)
+
+    def _pass_on_refusals(self, agent: Agent) -> None:
+        for text in agent.refusals():
+            self.recorder.record(AgentMessage(at=now_ns(), agent=str(agent.name), text=text))
+
+    def _steers(self, proposal: Proposal) -> tuple[int, ...]:
+        """The messages that a proposal follows: those its agent saw, or all that wait for it."""
+        if proposal.agent is AgentName.HUMAN:
+            return ()
+        waiting = tuple(
+            steer.number
+            for steer in self.recorder.state.steers
+            if not steer.delivered_to and steer.to in ("all", str(proposal.agent))
+        )
+        if proposal.steers is None:
+            return waiting
+        return tuple(number for number in waiting if number in proposal.steers)
+
+    def _deliver(self, number: int, proposal: Proposal, candidate: str) -> None:
+        agent = next(agent for agent in self.agents if agent.name is proposal.agent)
+        steer = next(s for s in self.recorder.state.steers if s.number == number)
+        self.recorder.record(
+            SteerDelivered(
+                at=now_ns(),
+                number=number,
+                agent=str(proposal.agent),
+                answer=proposal.answer or agent.answer(steer.text),
+                candidate=candidate,
+            )
+        )
