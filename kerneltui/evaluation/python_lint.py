@@ -28,7 +28,9 @@ from kerneltui.evaluation.python_rules import (
     DENIED_ATTRIBUTES,
     DENIED_BELOW,
     METHODS,
+    MODULES,
     PACKAGES,
+    ROUNDABOUT,
     STANDARD,
 )
 from kerneltui.targets.cuda.finding import Finding, Level
@@ -149,7 +151,7 @@ class _Reader:
                 continue
             path = f"{module}.{alias.name}"
             yield from self._path(node, path)
-            known = any(path == p or p.startswith(f"{path}.") for p in _MODULES)
+            known = any(path == p or p.startswith(f"{path}.") for p in MODULES)
             (self._modules.__setitem__ if known else self._value)(alias.asname or alias.name, path)
 
     def _value(self, name: str, _: str) -> None:
@@ -171,8 +173,16 @@ class _Reader:
             if above in ALLOWED_BELOW and name not in ALLOWED_BELOW[above]:
                 yield _error("Y05", node, f"{here} is not for kernels{why}")
                 return
-            denied = name in DENIED_BELOW.get(above, ()) and here not in ALLOWED_BELOW
-            if denied or name in STANDARD or (above == "torch" and name.startswith("set_")):
+            if here in ALLOWED_BELOW:
+                continue
+            # What is denied of a package is denied of its parts: they have it, too.
+            denied = any(
+                name in names
+                for place, names in DENIED_BELOW.items()
+                if above == place or above.startswith(f"{place}.")
+            )
+            setter = parts[0] == "torch" and name.startswith("set_")
+            if denied or setter or name in STANDARD or name in ROUNDABOUT:
                 yield _error("Y05", node, f"{here} is not for kernels{why}")
                 return
             if name.startswith("_"):
@@ -202,7 +212,7 @@ class _Reader:
         if chain and chain[0] in self._modules:
             path = ".".join([self._modules[chain[0]], *chain[1:]])
             yield from self._path(node, path)
-            if path in _MODULES and id(node) not in self._inner():
+            if path in MODULES and id(node) not in self._inner():
                 yield _error("Y06", node, f"use {path} by what you need of it")
 
     def _inner(self) -> set[int]:
@@ -226,13 +236,6 @@ class _Reader:
                 if foreign or (root == "context" and stored):
                     text = f"{'.'.join(chain)} is changed; a kernel changes what is its own"
                     yield _error("Y07", part, text)
-
-
-_MODULES = frozenset(
-    {*ALLOWED_BELOW, *PACKAGES, "torch.nn.functional", "torch.fft", "torch.linalg", "torch.special"}
-    | {"triton.language", "triton.language.extra", "collections.abc", "torch.sparse"}
-    | {f"{package}.{name}" for package, names in DENIED_BELOW.items() for name in names}
-)
 
 
 def _changed(target: ast.expr) -> Iterator[ast.Attribute]:

@@ -11,7 +11,9 @@ __all__ = [
     "DENIED_ATTRIBUTES",
     "DENIED_BELOW",
     "METHODS",
+    "MODULES",
     "PACKAGES",
+    "ROUNDABOUT",
     "STANDARD",
 ]
 
@@ -80,6 +82,26 @@ ALLOWED_BELOW: Mapping[str, frozenset[str]] = {
     "functools": frozenset({"cache", "lru_cache", "partial", "reduce", "wraps"}),
 }  # fmt: skip
 """Packages of which only some names are allowed."""
+
+MODULES = frozenset(
+    {
+        *ALLOWED_BELOW,
+        *PACKAGES,
+        *(f"{package}.{name}" for package, names in DENIED_BELOW.items() for name in names),
+        *(f"torch.{name}" for name in ("fft", "linalg", "masked", "random", "signal", "sparse")),
+        *("torch.special", "torch.nn.functional", "collections.abc"),
+        *(f"triton.language.{name}" for name in ("extra", "math", "random")),
+        *("triton.language", "triton.language.extra.cuda", "triton.language.extra.libdevice"),
+        *("triton.language.extra.cuda.libdevice",),
+        *(f"numpy.{name}" for name in ("char", "dtypes", "emath", "exceptions", "fft", "linalg")),
+        *(f"numpy.{name}" for name in ("ma", "polynomial", "random", "rec", "strings", "typing")),
+        *(f"cupy.{name}" for name in ("fft", "linalg", "polynomial", "sparse")),
+    }
+)
+"""Names that are modules: something is to be taken of them, and they are not to be passed about."""
+
+ROUNDABOUT = frozenset({"cupy", "cupyx", "kerneltui", "np", "numpy", "torch", "triton"})
+"""Packages that lie about in other packages (`torch.nn.functional.torch`)."""
 
 BUILTINS = frozenset(
     {
