@@ -24,6 +24,7 @@ from kerneltui.evaluation.outcome import EvaluationError
 from kerneltui.evaluation.stand import Stand
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.workload import Shape
+from kerneltui.targets.cuda.device import VISIBLE
 from kerneltui.targets.cuda.ncu import find_ncu, ncu_arguments, read_counters
 from kerneltui.targets.environment import child_environment
 from kerneltui.targets.errors import TargetError
@@ -33,6 +34,8 @@ __all__ = ["profile", "profiled_shape"]
 
 _LIMIT_S = 240.0
 _LOOK_S = 0.5
+# Where the user keeps what forbids features, the locks of this machine, and the choice of GPUs.
+_KEPT = ("HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", VISIBLE)
 _MODULE = "kerneltui.evaluation.worker_profile"
 
 
@@ -121,7 +124,7 @@ def _run(command: list[str], checkpoint: Callable[[], None]) -> str:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=child_environment({"HOME": os.environ.get("HOME", "/")}),
+        env=child_environment({name: os.environ[name] for name in _KEPT if name in os.environ}),
         start_new_session=True,
         text=True,
         errors="replace",

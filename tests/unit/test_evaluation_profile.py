@@ -85,7 +85,7 @@ def test_the_profiler_leaves_clocks_alone_and_looks_at_the_kernels_alone() -> No
     )
     assert command[0] == "/opt/ncu"
     assert command[command.index("--clock-control") + 1] == "none"
-    assert command[command.index("--kernel-name") + 1] == "regex:^(gemm_kernel|wait)$"
+    assert command[command.index("--kernel-name") + 1] == r"regex:\b(gemm_kernel|wait)\b"
     assert command[command.index("--log-file") + 1] == "/t.csv"
     assert "gemm|" in " ".join(ncu_arguments(Path("/ncu"), [], Path("/t")))
 
@@ -189,3 +189,16 @@ def test_a_machine_without_the_profiler_says_so(
 
 def test_a_made_up_shape_is_not_needed_for_one_rank() -> None:
     assert shape().ranks == 2 and profiled_shape(shape()).ranks == 1
+
+
+def test_the_program_finds_the_users_rules_and_choice_of_gpus_and_no_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/rules")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    profiler(monkeypatch, "import os; print(sorted(os.environ.items())); raise SystemExit(1)")
+    with pytest.raises(EvaluationError) as caught:
+        profile(stand(tmp_path), KERNEL, tmp_path)
+    said = str(caught.value)
+    assert "('CUDA_VISIBLE_DEVICES', '1')" in said and "secret" not in said

@@ -93,7 +93,7 @@ def ncu_arguments(ncu: Path, kernels: Sequence[str], table: Path) -> list[str]:
         table: The file that it writes.
     """
     names = "|".join(re.escape(name) for name in dict.fromkeys(kernels))
-    pattern = f"^({names})$" if names else _VENDOR
+    pattern = rf"\b({names})\b" if names else _VENDOR
     sections = [word for section in SECTIONS for word in ("--section", section)]
     return [
         str(ncu),
