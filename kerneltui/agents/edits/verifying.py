@@ -1,0 +1,125 @@
+"""Holds a new kernel text against its parent, knowing nothing of how it was made."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kerneltui.agents.edits.failure import EditFailure, EditKind
+from kerneltui.agents.edits.nearest import visible
+from kerneltui.model.errors import DefinitionError
+from kerneltui.model.kernel import Kernel, parse_kernel
+
+__all__ = ["Pieces", "frozen_kept", "pieces_of", "read_result", "verify"]
+
+_MARK = re.compile(r"^\s*(?://|#)\s*kerneltui:\s*evolve\s+(?P<which>begin|end)\b")
+_FORBIDDEN = re.compile("[\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A text cut at its evolve marks: what is frozen, marks included, and what is between the marks."""
+
+    frozen: tuple[str, ...]
+    free: tuple[str, ...]
+
+
+def pieces_of(source: str) -> Pieces:
+    """Cuts a text at its evolve marks; all pieces together, in turn, are the text."""
+    frozen, free = [""], [""]
+    inside = False
+    for line in re.findall(r"[^\n]*\n|[^\n]+", source):
+        mark = _MARK.match(line)
+        if mark and mark["which"] == "end" and inside:
+            inside = False
+            frozen.append("")
+            free.append("")
+        (free if inside else frozen)[-1] += line
+        if mark and mark["which"] == "begin" and not inside:
+            inside = True
+    return Pieces(tuple(frozen), tuple(free[: len(frozen) - 1]))
+
+
+def read_result(source: str, file: str, known: str = "") -> Kernel:
+    """Reads the declarations of a new text.
+
+    Args:
+        source: The new text.
+        file: Its name.
+        known: A text whose characters are all allowed.
+
+    Raises:
+        EditFailure: A declaration is malformed, or a character has no place in a kernel.
+    """
+    strange = next((c for c in set(_FORBIDDEN.findall(source)) if c not in known), "")
+    if strange:
+        raise EditFailure(
+            EditKind.MALFORMED, f"the new text has the control character U+{ord(strange):04X}"
+        )
+    try:
+        return parse_kernel(source, file)
+    except DefinitionError as error:
+        kind = EditKind.MARKS if "evolve" in str(error) else EditKind.DECLARATION
+        raise EditFailure(kind, f"after the edits {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise EditFailure(
+            EditKind.DECLARATION, "after the edits a declaration has a value that cannot be read"
+        ) from error
+
+
+def verify(parent: Kernel, source: str) -> tuple[Kernel, tuple[str, ...]]:
+    """Checks that a text is the parent's but for what may change, and returns notes on tunables.
+
+    Raises:
+        EditFailure: Frozen text, marks or declarations are not as they must be, or nothing changed.
+    """
+    kernel = read_result(source, parent.file, parent.source)
+    before, after = pieces_of(parent.source), pieces_of(source)
+    if [r.name for r in kernel.regions] != [r.name for r in parent.regions]:
+        names = ", ".join(region.name for region in parent.regions) or "none"
+        raise EditFailure(
+            EditKind.MARKS, f"the evolve regions must stay as they are: {names}, in this order"
+        )
+    notes: tuple[str, ...] = ()
+    if before.frozen != after.frozen:
+        notes = _tunables_set(parent, kernel)
+        if not frozen_kept(parent, kernel):
+            raise _changed(before.frozen, after.frozen)
+    if kernel.token_hash() == parent.token_hash():
+        what = "nothing" if source == parent.source else "only comments or spaces"
+        raise EditFailure(
+            EditKind.IDENTICAL, f"the edits change {what}: the program stays the same"
+        )
+    return kernel, notes
+
+
+def frozen_kept(parent: Kernel, kernel: Kernel) -> bool:
+    """Whether all frozen text is byte for byte the parent's, values of tunables aside."""
+    legal = {t.name: t.values for t in kernel.tunables}
+    back = {n: v for n, v in parent.configuration.items() if v in legal.get(n, ())}
+    return pieces_of(kernel.render(back)).frozen == pieces_of(parent.source).frozen
+
+
+def _tunables_set(parent: Kernel, kernel: Kernel) -> tuple[str, ...]:
+    old, new = parent.configuration, kernel.configuration
+    return tuple(
+        f"tunable {name}: {old[name]} to {new[name]}"
+        for name in old
+        if name in new and old[name] != new[name]
+    )
+
+
+def _changed(before: tuple[str, ...], after: tuple[str, ...]) -> EditFailure:
+    for old, new in zip(before, after, strict=True):
+        if old != new:
+            olds, news = old.split("\n"), new.split("\n")
+            shorter = min(len(olds), len(news))
+            at = next((i for i in range(shorter) if olds[i] != news[i]), shorter)
+            was = visible(olds[at]) if at < len(olds) else "(the end)"
+            now = visible(news[at]) if at < len(news) else "(the end)"
+            return EditFailure(
+                EditKind.FROZEN,
+                f"the new text changes frozen code: '{was.strip('·→')[:80]}'; change evolve regions only",
+                f"was: {was}\nnow: {now}",
+            )
+    return EditFailure(EditKind.FROZEN, "the new text changes frozen code")
