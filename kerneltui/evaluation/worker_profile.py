@@ -23,12 +23,14 @@ from kerneltui.model.workload import Role, Shape, load_workload
 from kerneltui.targets.buffers import RankFiles
 from kerneltui.targets.cuda.policy import load_policy
 from kerneltui.targets.cuda.runtime import CudaTarget
-from kerneltui.targets.port import GroupRole
+from kerneltui.targets.port import GroupRole, Limits
 from kerneltui.targets.windows import GroupLayout, TensorSpec
 
 __all__ = ["main"]
 
 _SETS, _CALLS = 2, 2
+# Every kernel runs some forty times under the profiler, which has a limit of its own for all of it.
+_LIMITS = Limits(load_s=120.0, setup_s=120.0, first_call_s=240.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ def main(arguments: list[str]) -> int:
         environment=dict(os.environ),
     )
     with target:
-        group = target.open_group(GroupRole.CANDIDATE, 1)
+        group = target.open_group(GroupRole.CANDIDATE, 1, limits=_LIMITS)
         group.load(Path(request["library"]))
         needs = group.requirements(shape.dimensions, runtime)
         layout = GroupLayout.plan(
