@@ -62,8 +62,8 @@ int ht_nccl_device(void *communicator, uint32_t barriers, uint32_t signals, void
     if (code != ncclSuccess || (signals && !made->ginContextCount)) {
         delete made;
         if (signals) {
-            std::snprintf(text, room, "needs NCCL with GIN: %s, so this machine has no network for it",
-                          code != ncclSuccess ? ncclGetErrorString(code) : "there is no context");
+            std::snprintf(text, room, "needs NCCL with GIN: %s",
+                          code != ncclSuccess ? ncclGetErrorString(code) : "there is no network context");
             return 1;
         }
         return failed("ncclDevCommCreate", code, text, room);
