@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kerneltui.engine import decisions
 from kerneltui.engine.errors import Refused
 from kerneltui.engine.machine_code import difference, question
+from kerneltui.engine.profiling import ask_profile
 from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.model.command import (
     Accept,
@@ -68,7 +69,7 @@ def handle_command(tuner: Tuner, request: Request) -> None:
         return
     try:
         if isinstance(request.command, Profile):
-            tuner.profile(request.command.candidate, request.reply)
+            ask_profile(tuner, request.command.candidate, request.reply)
             return
         data = _follow(tuner, request.command)
     except (Refused, SessionError) as error:

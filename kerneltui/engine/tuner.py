@@ -26,10 +26,10 @@ from kerneltui.engine.executor import (
     ExecutorFailed,
     Job,
     ProfileDone,
-    ProfileJob,
     Reported,
 )
 from kerneltui.engine.gpu_strip import GpuStrip
+from kerneltui.engine.profiling import profile_done
 from kerneltui.engine.proposing import Ended, Proposing
 from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.evaluation.outcome import Built, Step, Update, Verified
@@ -178,23 +178,11 @@ class Tuner:
         elif not self._proposing.interrupt():
             raise Refused("no evaluation is running")
 
-    def profile(self, candidate: str, reply: Callable[[bool, Any], None]) -> None:
-        """Has the profiler count a candidate, and answers when it is done.
-
-        Raises:
-            Refused: Something is running, or the candidate was not verified.
-        """
-        known = self.recorder.state.candidates.get(candidate)
-        if known is None:
-            raise Refused(f"there is no candidate {candidate}")
-        if not known.verify_note and candidate != self.recorder.state.base:
-            raise Refused(f"{candidate} was not verified: it would run without the sandbox")
-        if self.executor is None:
-            raise Refused("nothing can be profiled here")
-        if self.executor.running is not None or self._calibrating:
-            raise Refused("an evaluation is running; pause (p), and ask again when it is done")
-        self.say("job", candidate, "profiler: counting, this takes a minute or two")
-        self.executor.profile(ProfileJob(candidate, self.kernel(candidate), reply))
+    @property
+    def busy(self) -> bool:
+        """Whether something is being evaluated, calibrated or profiled."""
+        running = self.executor is not None and self.executor.running is not None
+        return running or self._calibrating
 
     def stop(self, reason: str) -> None:
         """Makes the loop end."""
@@ -219,7 +207,9 @@ class Tuner:
             case EvaluationDone():
                 self._evaluated(item)
             case ProfileDone():
-                self._profiled(item)
+                if self.executor is not None:
+                    self.executor.running = None
+                profile_done(self, item)
             case ExecutorFailed():
                 self._fault(item)
             case Stop():
@@ -291,16 +281,6 @@ class Tuner:
         measured = CandidateMeasured(at=now_ns(), id=candidate, measurement=outcome.measurement)
         self.recorder.record(measured, blobs)
         self._apply_rule(candidate)
-
-    def _profiled(self, item: ProfileDone) -> None:
-        assert self.executor is not None
-        self.executor.running = None
-        if item.counters is None:
-            item.job.reply(False, item.reason)
-            return
-        self.recorder.add_counters(item.job.candidate, item.counters)
-        text = f"counters of {item.job.candidate} are in its note"
-        item.job.reply(True, {"candidate": item.job.candidate, "text": text})
 
     def _apply_rule(self, identifier: str) -> None:
         state = self.recorder.state
@@ -449,10 +429,7 @@ class Tuner:
                 self._rebench_if_worth(identifier)
 
     def _look_idle(self) -> None:
-        working = self.executor is not None and (
-            self.executor.running is not None or self._calibrating
-        )
-        if working or self.clients():
+        if self.busy or self.clients():
             self._busy_at = time.monotonic()
             return
         session = self.recorder.session
