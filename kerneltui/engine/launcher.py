@@ -15,6 +15,7 @@ from pathlib import Path
 from kerneltui.engine.connection import connect
 from kerneltui.engine.errors import OpeningFailed
 from kerneltui.engine.place import Place
+from kerneltui.targets.environment import without_keys
 
 __all__ = ["Launch", "launch_engine", "launch_reader", "running"]
 
@@ -106,6 +107,7 @@ def launch_reader(
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
+        env=without_keys(),  # a recording asks no model
     )
     deadline = time.monotonic() + START_LIMIT_S
     while not path.exists():

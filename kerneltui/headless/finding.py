@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from dataclasses import dataclass
 
+from kerneltui.targets.environment import without_keys
+
 __all__ = ["MISSING", "OFF", "OK", "Finding", "first_line"]
 
 OK = "ok"
@@ -25,7 +27,9 @@ class Finding:
 def first_line(*command: str) -> str | None:
     """Runs a command and returns its first line; None if it is not there or fails."""
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=20, check=True, env=without_keys()
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     lines = result.stdout.strip().splitlines()

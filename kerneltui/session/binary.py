@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from kerneltui.session.errors import SessionDamaged, SessionError, SessionFull
+from kerneltui.targets.environment import without_keys
 
 __all__ = ["GitBinary", "check_status", "environment", "reason"]
 
@@ -166,7 +167,7 @@ class GitBinary:
 
 def environment(*, user_config: bool) -> dict[str, str]:
     """The environment for git: no `GIT_` variable of the user, plain English, no configuration."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    clean = {key: value for key, value in without_keys().items() if not key.startswith("GIT_")}
     if "GIT_EXEC_PATH" in os.environ:  # where git itself is installed
         clean["GIT_EXEC_PATH"] = os.environ["GIT_EXEC_PATH"]
     clean |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_REPLACE_OBJECTS": "1"}

@@ -177,8 +177,9 @@ class ObjectStore:
             name = b""
         if len(name) != 20:
             raise SessionDamaged(f"{sha!r} is no object name")
-        # GitPython takes 0.2 s to import, and a fresh session has no packs.
-        from git.exc import ODBError
+        # It takes a while to import, and a fresh session has no packs. Importing all of GitPython
+        # would start a git with the whole environment, keys of model servers among it.
+        from gitdb.exc import ODBError  # pyright: ignore[reportMissingTypeStubs]
 
         with self._packed_guard:
             for attempt in range(2):
@@ -197,9 +198,9 @@ class ObjectStore:
 
     def _packs(self, *, refresh: bool) -> _PackedObjects:
         if self._packed is None:
-            import git
+            import gitdb  # pyright: ignore[reportMissingTypeStubs]
 
-            self._packed = cast(_PackedObjects, cast(Any, git.GitDB)(str(self._folder)))
+            self._packed = cast(_PackedObjects, cast(Any, gitdb).GitDB(str(self._folder)))
         elif refresh:
             self._packed.update_cache(force=True)
         return self._packed

@@ -11,6 +11,8 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from kerneltui.targets.environment import without_keys
+
 __all__ = ["copy_text"]
 
 
@@ -46,6 +48,7 @@ def _tmux(text: str) -> bool:
             capture_output=True,
             timeout=2,
             check=False,
+            env=without_keys(),
         )
     except (OSError, subprocess.TimeoutExpired):
         return False

@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from kerneltui.targets.environment import without_keys
+
 __all__ = ["EditorError", "edit_text"]
 
 
@@ -31,7 +33,9 @@ def edit_text(text: str, name: str, environment: Mapping[str, str]) -> str | Non
         path = Path(folder) / name
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
         try:
-            done = subprocess.run([*shlex.split(command), str(path)], check=False)
+            done = subprocess.run(
+                [*shlex.split(command), str(path)], check=False, env=without_keys()
+            )
         except (OSError, ValueError) as error:
             raise EditorError(f"cannot run the editor '{command}': {error}; set EDITOR") from error
         if done.returncode != 0:
