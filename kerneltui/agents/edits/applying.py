@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from kerneltui.agents.edits.copying import numbered, placeholder, unnumbered
+from kerneltui.agents.edits.copying import edit_mark, numbered, placeholder, unnumbered
 from kerneltui.agents.edits.edit import Edit, Reply, Rewrite
 from kerneltui.agents.edits.failure import EditFailure, EditKind
 from kerneltui.agents.edits.matching import Match, Step, locate
@@ -223,6 +223,12 @@ def _check_new_lines(page: Page, match: Match, number: int) -> None:
                     EditKind.ELLIPSIS,
                     f"edit {number} puts a placeholder where code belongs ({line.strip()[:60]}); "
                     "write all lines out",
+                    number=number,
+                )
+            if edit_mark(line) and line.strip() not in known:
+                raise EditFailure(
+                    EditKind.MALFORMED,
+                    f"edit {number} has a fence or a mark among its new lines ({line.strip()[:60]})",
                     number=number,
                 )
         fresh = [line for line in new if line.strip() and line.strip() not in known]

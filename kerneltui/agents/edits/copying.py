@@ -6,9 +6,22 @@ import html
 import re
 from collections.abc import Collection, Sequence
 
-__all__ = ["numbered", "placeholder", "plain", "unescaped", "unnumbered"]
+__all__ = [
+    "FENCE",
+    "edit_mark",
+    "numbered",
+    "placeholder",
+    "plain",
+    "unescaped",
+    "unfenced",
+    "unnumbered",
+]
+
+FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^`]*)$")
+"""The first or the last line of a code block."""
 
 _NUMBER = re.compile(r"^[ \t]*[Ll]?(?P<number>[0-9]{1,6})(?:[ \t]*[|:→│](?: |$)|\t| |$)")
+_EDIT_MARK = re.compile(r"^\s*(?:<{5,9}|>{5,9})\s*(?:\w[^<>=]*)?$")
 _TYPOGRAPHY = str.maketrans(
     {
         **dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033", '"'),
@@ -51,6 +64,21 @@ def plain(line: str) -> str:
 def unescaped(line: str) -> str:
     """Returns a line with HTML entities as the characters they mean."""
     return html.unescape(line) if "&" in line else line
+
+
+def unfenced(lines: Sequence[str]) -> tuple[str, ...]:
+    """Takes a fence away that encloses all the lines."""
+    full = [at for at, line in enumerate(lines) if line.strip()]
+    if len(full) >= 2:
+        opening = FENCE.match(lines[full[0]])
+        if opening and lines[full[-1]].strip() == opening["fence"]:
+            return tuple(lines[full[0] + 1 : full[-1]])
+    return tuple(lines)
+
+
+def edit_mark(line: str) -> bool:
+    """Whether a line is a fence or a mark of an edit, which are no code."""
+    return bool(_EDIT_MARK.match(line) or line.strip().startswith(("```", "~~~")))
 
 
 def unnumbered(lines: Sequence[str]) -> tuple[str, ...] | None:

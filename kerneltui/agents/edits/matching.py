@@ -8,6 +8,7 @@ Lines that an edit keeps stay as the kernel has them; only new lines come from t
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -238,15 +239,25 @@ def _partial(page: Page, attempt: _Attempt) -> list[_Hit]:
     """Places inside lines, whole tokens only."""
     text, wanted = page.text, "\n".join(attempt.search)
     new = "\n".join(attempt.replace)
+    head, tail = _unchanged(wanted, new)
     found: list[_Hit] = []
     at = text.find(wanted)
     while at >= 0:
         end = at + len(wanted)
         before = at > 0 and _joined(text[at - 1], wanted[0])
         if not before and not (end < len(text) and _joined(wanted[-1], text[end])):
-            found.append(_Hit(at, end, (Change(at, end, new),)))
+            change = Change(at + head, end - tail, new[head : len(new) - tail])
+            found.append(_Hit(at, end, (change,) if wanted != new else ()))
         at = text.find(wanted, at + 1)
     return found
+
+
+def _unchanged(old: str, new: str) -> tuple[int, int]:
+    """How many characters of whole lines two texts have in common, at their fronts and at their ends."""
+    head = old.rfind("\n", 0, len(os.path.commonprefix([old, new]))) + 1
+    rest = len(os.path.commonprefix([old[head:][::-1], new[head:][::-1]]))
+    end = old.find("\n", len(old) - rest)
+    return head, len(old) - end if rest and end >= 0 else 0
 
 
 def _joined(left: str, right: str) -> bool:

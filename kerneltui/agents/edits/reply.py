@@ -21,6 +21,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from kerneltui.agents.edits.copying import FENCE, unfenced
 from kerneltui.agents.edits.edit import Edit, Reply, Rewrite
 from kerneltui.agents.edits.failure import EditFailure, EditKind
 from kerneltui.agents.edits.tool_input import MOST_CHARACTERS, read_tool_input
@@ -39,7 +40,6 @@ _CLOSING = re.compile(
     re.IGNORECASE,
 )
 _STRAY = re.compile(r"^[ \t]*(?:<{5,9}|>{5,9})(?![<>=])")
-_FENCE = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^`]*)$")
 _FILE_NAME = re.compile(
     r"[\w./\\+-]*\w\.(?:cu|cuh|cpp|cc|cxx|c|h|hpp|hxx|py|ptx|txt|md|toml|json)\b", re.IGNORECASE
 )
@@ -148,7 +148,7 @@ class _Blocks:
                 EditKind.MALFORMED,
                 f"line {number} of the reply: a mark that begins no block, and no block is open",
             )
-        fence = _FENCE.match(line)
+        fence = FENCE.match(line)
         if fence:
             named = _FILE_NAME.search(fence["info"])
             self._above = named[0] if named else self._above
@@ -197,13 +197,13 @@ class _Blocks:
         if word == "REGION":
             if not name:
                 raise EditFailure(EditKind.WRONG_REGION, "the block names no region", number=number)
-            return Rewrite(_unfenced(body), self._above, name)
+            return Rewrite(unfenced(body), self._above, name)
         named = _FILE_NAME.search(name)
         file = named[0] if named else self._above
         if word == "FILE":
-            return Rewrite(_unfenced(body), file)
+            return Rewrite(unfenced(body), file)
         divider = _divider(body, len(opening["mark"]), start, number)
-        return Edit(_unfenced(body[:divider]), _unfenced(body[divider + 1 :]), file)
+        return Edit(unfenced(body[:divider]), unfenced(body[divider + 1 :]), file)
 
 
 def _divider(body: Sequence[str], length: int, start: int, number: int) -> int:
@@ -226,17 +226,6 @@ def _outdented(lines: Sequence[str], indent: str) -> list[str]:
     if not indent or not all(line.startswith(indent) for line in marks):
         return list(lines)
     return [line.removeprefix(indent) for line in lines]
-
-
-def _unfenced(lines: Sequence[str]) -> tuple[str, ...]:
-    """Takes a fence away that encloses all the lines."""
-    full = [at for at, line in enumerate(lines) if line.strip()]
-    if len(full) >= 2:
-        first, last = lines[full[0]].strip(), lines[full[-1]].strip()
-        opening = _FENCE.match(first)
-        if opening and last == opening["fence"]:
-            return tuple(lines[full[0] + 1 : full[-1]])
-    return tuple(lines)
 
 
 def _json(text: str) -> Reply | None:
@@ -289,7 +278,7 @@ def _fences(lines: Sequence[str]) -> Iterator[_Fenced]:
     opened: _Fenced | None = None
     fence = above = ""
     for line in lines:
-        match = _FENCE.match(line)
+        match = FENCE.match(line)
         if opened is None:
             if match:
                 fence = match["fence"]

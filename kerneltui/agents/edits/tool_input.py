@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from kerneltui.agents.edits.copying import unfenced
 from kerneltui.agents.edits.edit import Edit, Reply, Rewrite, lines_of
 from kerneltui.agents.edits.failure import EditFailure, EditKind
 
@@ -73,10 +74,11 @@ def read_tool_input(data: object) -> Reply:
         if len(items) > _MOST_EDITS:
             raise EditFailure(EditKind.TOO_LONG, f"{len(items)} edits; rewrite a region")
         found += [_edit(item, number, file, region) for number, item in enumerate(items, start=1)]
-    if fields.get("rewrite") is not None:
+    rewrite = _text(fields, "rewrite", "the input")
+    if rewrite.strip():
         if found:
             raise EditFailure(EditKind.MALFORMED, "both edits and a rewrite; choose one")
-        found.append(Rewrite(_lines(_text(fields, "rewrite", "the input")), file, region))
+        found.append(Rewrite(_lines(rewrite), file, region))
     if not found:
         raise EditFailure(EditKind.EMPTY, "the input of the tool has no edit")
     return Reply(tuple(found))
@@ -110,4 +112,4 @@ def _text(fields: Mapping[object, object], key: str, where: str) -> str:
 
 
 def _lines(text: str) -> tuple[str, ...]:
-    return lines_of(text.replace("\r\n", "\n"))
+    return unfenced(lines_of(text.replace("\r\n", "\n")))
