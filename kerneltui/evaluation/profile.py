@@ -22,7 +22,7 @@ from typing import Any
 from kerneltui.evaluation.code_record import code_record
 from kerneltui.evaluation.outcome import EvaluationError
 from kerneltui.evaluation.stand import Stand
-from kerneltui.model.kernel import Kernel
+from kerneltui.model.kernel import Kernel, Language
 from kerneltui.model.workload import Shape
 from kerneltui.targets.cuda.device import VISIBLE
 from kerneltui.targets.cuda.ncu import find_ncu, ncu_arguments, read_counters
@@ -53,6 +53,11 @@ def profile(stand: Stand, kernel: Kernel, cache: Path) -> dict[str, Any]:
     """
     if stand.target.name != "cuda":
         raise EvaluationError("counters are those of a GPU; this target has none")
+    if kernel.language is Language.PYTHON:
+        raise EvaluationError(
+            f"{kernel.file} compiles in its ranks, so the names of its kernels are not known here; "
+            "profile it with ncu by hand"
+        )
     try:
         ncu = find_ncu()
     except TargetError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from kerneltui.evaluation.timing import ShapeRounds, Timer, TimingProtocol
 from kerneltui.model.measurement import Measurement, MeasurementStage
 from kerneltui.model.reading import GpuReading
 from kerneltui.targets.errors import TargetError
-from kerneltui.targets.port import Sample
+from kerneltui.targets.port import Build, Sample
 
 S = 1_000_000_000
 SHAPE = "512x512x512"
@@ -200,7 +201,11 @@ def test_a_report_that_cannot_be_made_says_why() -> None:
         def code_record(self, build: object) -> dict[str, Any]:
             raise TargetError("gone from the cache")
 
-    assert code_record(Gone(), cast(Any, None)) == {"missing": "gone from the cache"}
+    def build(name: str) -> Build:
+        return Build(Path(name), "5d20b77", True, 1.0, "")
+
+    assert code_record(Gone(), build("kernel.so")) == {"missing": "gone from the cache"}
+    assert "compiled by its ranks" in (code_record(Gone(), build("kernel.py")) or {})["missing"]
     assert loud_findings({"missing": "gone from the cache"}) == []
 
 

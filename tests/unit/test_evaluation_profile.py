@@ -175,6 +175,12 @@ def test_a_target_without_gpus_has_no_counters(tmp_path: Path) -> None:
         profile(stand(tmp_path, target="cpu"), KERNEL, tmp_path)
 
 
+def test_a_kernel_in_python_is_not_profiled(tmp_path: Path) -> None:
+    kernel = parse_kernel("x = 1", "triton_gemm.py")
+    with pytest.raises(EvaluationError, match=r"triton_gemm\.py compiles in its ranks"):
+        profile(stand(tmp_path), kernel, tmp_path)
+
+
 def test_a_machine_without_the_profiler_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
