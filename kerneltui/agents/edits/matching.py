@@ -8,7 +8,6 @@ Lines that an edit keeps stay as the kernel has them; only new lines come from t
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -220,8 +219,8 @@ def _hit(page: Page, at: int, attempt: _Attempt, indent: Indent, *, exact: bool 
 def _differences(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, int, int]]:
     """The ranges in which two lists of lines differ."""
     shorter = min(len(old), len(new))
-    head = next((i for i in range(shorter) if old[i] != new[i]), shorter)
-    tail = next((i for i in range(shorter - head) if old[-1 - i] != new[-1 - i]), shorter - head)
+    head = _common(old, new)
+    tail = min(shorter - head, _common(old[::-1], new[::-1]))
     a, b = old[head : len(old) - tail], new[head : len(new) - tail]
     if not a and not b:
         return []
@@ -233,6 +232,14 @@ def _differences(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int,
         for tag, i1, i2, j1, j2 in codes
         if tag != "equal"
     ]
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many items two sequences begin with in common."""
+    for at, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return at
+    return min(len(one), len(other))
 
 
 def _partial(page: Page, attempt: _Attempt) -> list[_Hit]:
@@ -254,8 +261,8 @@ def _partial(page: Page, attempt: _Attempt) -> list[_Hit]:
 
 def _unchanged(old: str, new: str) -> tuple[int, int]:
     """How many characters of whole lines two texts have in common, at their fronts and at their ends."""
-    head = old.rfind("\n", 0, len(os.path.commonprefix([old, new]))) + 1
-    rest = len(os.path.commonprefix([old[head:][::-1], new[head:][::-1]]))
+    head = old.rfind("\n", 0, _common(old, new)) + 1
+    rest = _common(old[head:][::-1], new[head:][::-1])
     end = old.find("\n", len(old) - rest)
     return head, len(old) - end if rest and end >= 0 else 0
 
