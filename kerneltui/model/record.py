@@ -102,7 +102,11 @@ def _field_names(kind: type) -> tuple[str, ...]:
 
 @cache
 def _later_fields(kind: type) -> tuple[tuple[str, Any], ...]:
-    return tuple((part.name, part.default) for part in fields(kind) if part.metadata == LATER)
+    return tuple(
+        (part.name, part.default if part.default_factory is MISSING else part.default_factory())
+        for part in fields(kind)
+        if part.metadata == LATER
+    )
 
 
 @cache

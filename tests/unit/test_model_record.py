@@ -281,10 +281,12 @@ class _Grown:
     name: str
     remarks: tuple[str, ...] = field(default=(), metadata=LATER)
     extra: int | None = field(default=None, metadata=LATER)
+    counts: Mapping[str, int] = field(default_factory=dict, metadata=LATER)
 
 
 def test_a_later_field_is_written_only_when_it_says_something():
     assert canonical_json(_Grown("a")) == b'{"name":"a"}'
     assert canonical_json(_Grown("a", ("b",), 0)) == b'{"extra":0,"name":"a","remarks":["b"]}'
-    for made in (_Grown("a"), _Grown("a", ("b",), 3)):
+    assert canonical_json(_Grown("a", counts={"b": 1})) == b'{"counts":{"b":1},"name":"a"}'
+    for made in (_Grown("a"), _Grown("a", ("b",), 3), _Grown("a", counts={"b": 1})):
         assert from_plain(_Grown, to_plain(made)) == made
