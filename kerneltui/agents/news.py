@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kerneltui.agents.model_port import Chunk, Usage
@@ -71,9 +72,13 @@ class NoProposal:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """An agent has ended a thought: there may be a proposal."""
+    """An agent has ended a thought: there may be a proposal.
+
+    `settled` is called once everything that the thought told was handled; until then the agent is busy.
+    """
 
     agent: AgentName
+    settled: Callable[[], None]
 
 
 News = CallBegins | CallEnds | Heard | Said | NoProposal | Thought

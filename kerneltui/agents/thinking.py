@@ -113,8 +113,8 @@ class Thinker:
 
     @property
     def busy(self) -> bool:
-        """Whether a thought is under way."""
-        return self._thread is not None and self._thread.is_alive()
+        """Whether a thought is under way, or what it told was not handled yet."""
+        return self._thread is not None
 
     def start(self, parent: str, thought: Callable[[Talk], Proposal]) -> None:
         """Begins a thought; `Thought` is told when it has ended.
@@ -132,8 +132,8 @@ class Thinker:
         self._thread.start()
 
     def take(self) -> Proposal | None:
-        """The oldest proposal that was not taken yet."""
-        return self._made.pop(0) if self._made else None
+        """The oldest proposal that was not taken yet, once all that its thought told was handled."""
+        return self._made.pop(0) if self._made and not self.busy else None
 
     @property
     def ready(self) -> int:
@@ -163,7 +163,10 @@ class Thinker:
             reason = f"{type(error).__name__}: {error}"
             self._nothing(parent, reason, traceback.format_exc(), talk)
         finally:
-            self._tell(Thought(self._agent))
+            self._tell(Thought(self._agent, self._settle))
+
+    def _settle(self) -> None:
+        self._thread = None
 
     def _nothing(self, parent: str, reason: str, detail: str, talk: Talk) -> None:
         self._tell(NoProposal(self._agent, parent, reason, detail, tuple(talk.calls)))

@@ -30,10 +30,12 @@ class AgentDesk:
     Attributes:
         recorder: Writes events.
         say: Broadcasts progress: kind, about, text.
+        refused: Why the last call was refused, while the budget stands.
     """
 
     recorder: Recorder
     say: Callable[[str, str, str], None]
+    refused: str = ""
 
     def recover(self) -> None:
         """Closes the accounts of calls that an earlier engine did not see the end of."""
@@ -65,18 +67,21 @@ class AgentDesk:
                 self.recorder.record(message)
             case NoProposal():
                 self._failed(news)
+            case Thought():
+                news.settled()
             case _:
-                """A `Thought`: the loop looks at its agents anyway."""
+                raise TypeError(f"{type(news).__name__} is no news of an agent")
 
     def _begin(self, news: CallBegins) -> None:
         state = self.recorder.state
         budget, so_far = state.budget_micro_usd, state.spent().micro_usd
         wanted = news.reserved_micro_usd
         if budget is not None and (so_far >= budget or so_far + (wanted or 0) > budget):
-            news.refused = (
+            self.refused = (
                 f"the call may cost ${(wanted or 0) / 1e6:.2f}, ${so_far / 1e6:.2f} of the budget of "
                 f"${budget / 1e6:.2f} are used; /budget raises it"
             )
+            news.refused = self.refused
         else:
             news.number = 1 + max((int(key) for key in state.calls), default=0)
             self.recorder.record(

@@ -107,8 +107,14 @@ def _follow(tuner: Tuner, command: Command) -> dict[str, Any]:
             recorder.record(PauseSet(at=now_ns(), paused=command.paused))
         case SetBudget():
             recorder.record(
-                BudgetSet(at=now_ns(), candidates=command.candidates, time_ns=command.time_ns)
+                BudgetSet(
+                    at=now_ns(),
+                    candidates=command.candidates,
+                    time_ns=command.time_ns,
+                    micro_usd=command.micro_usd or recorder.state.budget_micro_usd,
+                )
             )
+            tuner.forget_refusals()
         case Interrupt():
             tuner.interrupt()
         case StopEngine():

@@ -61,6 +61,7 @@ class Start:
     candidates: int | None
     time_ns: int | None
     environment: Mapping[str, str] = field(default_factory=_nothing)
+    micro_usd: int | None = None
 
 
 def target_spec(workload: Workload, target: str | None) -> TargetSpec:

@@ -146,7 +146,7 @@ class Proposing:
         elapsed = (time.monotonic() - self._started) * 1e9
         if state.budget_ns is not None and elapsed >= state.budget_ns:
             return f"the budget of {state.budget_ns / 60e9:.3g} minutes is used"
-        return ""
+        return self.desk.refused
 
     def _view(self) -> SearchView:
         shapes = [shape.dimensions for shape in self.recorder.state.shapes]

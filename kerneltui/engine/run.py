@@ -6,22 +6,24 @@ started them, so it must be the one that lives as long as the process.
 
 from __future__ import annotations
 
+import queue
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from kerneltui.agents.fast_path import OfflineFastPath
+from kerneltui.agents.agent_config import load_agent_config
+from kerneltui.agents.model_port import ModelPort
 from kerneltui.agents.port import Agent
-from kerneltui.agents.slow_path import OfflineSlowPath
+from kerneltui.config import config_folder
 from kerneltui.engine.executor import EvaluatorPort, Executor
 from kerneltui.engine.opening import (
     SNAPSHOT_EVERY,
     Start,
     create_session,
     kernel_path,
-    library_kernels,
     load_state,
     resume_session,
     save_snapshot,
@@ -30,6 +32,7 @@ from kerneltui.engine.opening import (
 from kerneltui.engine.place import About, Place, write_about
 from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.engine.server import Server
+from kerneltui.engine.staff import MakeModel, Staff
 from kerneltui.engine.tuner import Options, Stop, Tuner
 from kerneltui.model.command import Progress
 from kerneltui.model.event import AgentMessage, BudgetSet, Event, RuleSet
@@ -40,7 +43,6 @@ from kerneltui.session.repository import Session
 __all__ = ["EngineSetup", "MakeEvaluator", "run_engine"]
 
 MakeEvaluator = Callable[[Workload, TargetSpec], EvaluatorPort]
-DEFAULT_BUDGET = 40
 
 
 def _nothing() -> Mapping[str, str]:
@@ -60,7 +62,9 @@ class EngineSetup:
     """What an engine is started with.
 
     `start` is used when the session does not exist yet; for an existing one its rule and budget are
-    set again if `renew` says so. `take_signals` turns SIGINT and SIGTERM into a clean stop.
+    set again if `renew` says so. `take_signals` turns SIGINT and SIGTERM into a clean stop. `make_model`
+    makes the language model of agents that have one: Claude, if it is None. `models_alone` leaves out the
+    search that proposes while a model thinks.
     """
 
     place: Place
@@ -72,6 +76,17 @@ class EngineSetup:
     on_event: Callable[[Event, State], None] = _ignore_event
     on_progress: Callable[[Progress], None] = _ignore_progress
     environment: Mapping[str, str] = field(default_factory=_nothing)
+    make_model: MakeModel | None = None
+    models_alone: bool = False
+
+
+def _claude() -> ModelPort:
+    """The model of `agents.toml`; its package is loaded when it is first asked."""
+    from kerneltui.agents.claude import ClaudeModel
+    from kerneltui.agents.spend import Spend
+
+    # The engine grants every call against the budget of the session: the model has no other one.
+    return ClaudeModel(load_agent_config(config_folder()), Spend(None))
 
 
 @dataclass(slots=True)
@@ -138,15 +153,21 @@ class _Engine:
             workload, spec = workload_on(setup.place.workload, state.target)
         if evaluator is None and workload is not None and spec is not None:
             evaluator = setup.make_evaluator(workload, spec)
-        agents: list[Agent] = []
-        mode = setup.start.agents or state.agents
-        if workload is not None and spec is not None and mode == "offline":
-            budget = setup.start.candidates or DEFAULT_BUDGET
-            agents = [
-                OfflineFastPath(library_kernels(workload, spec)),
-                OfflineSlowPath(state.seed, budget, library_kernels(workload, spec)),
-            ]
         self._evaluator = evaluator
+        inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        agents: list[Agent] = []
+        if workload is not None and spec is not None and setup.place.workload is not None:
+            staff = Staff(
+                recorder=self._recorder,
+                workload=workload,
+                spec=spec,
+                folder=setup.place.workload,
+                candidates=setup.start.candidates,
+                tell=inbox.put,
+                make_model=setup.make_model or _claude,
+                models_alone=setup.models_alone,
+            )
+            agents = staff.agents(setup.start.agents or state.agents)
         self._tuner = Tuner(
             recorder=self._recorder,
             executor=None,
@@ -155,6 +176,7 @@ class _Engine:
             progress=self._progressed,
             clients=lambda: self._server.clients(),
             kernel_file=Path(path).name,
+            inbox=inbox,
         )
         if evaluator is not None:
             self._tuner.executor = Executor(evaluator, self._tuner.inbox.put)
@@ -193,14 +215,37 @@ class _Engine:
         notices = [] if self._fresh else resume_session(recorder, environment)
         if self._fresh:
             notices += self._session.notices
+            self._set_money()
         for text in notices:
             recorder.record(AgentMessage(at=now_ns(), agent="engine", text=text))
         if setup.renew and not self._fresh:
             start = setup.start
             recorder.record(RuleSet(at=now_ns(), rule=start.rule))
             recorder.record(
-                BudgetSet(at=now_ns(), candidates=start.candidates, time_ns=start.time_ns)
+                BudgetSet(
+                    at=now_ns(),
+                    candidates=start.candidates,
+                    time_ns=start.time_ns,
+                    micro_usd=recorder.state.budget_micro_usd,
+                )
             )
+
+    def _set_money(self) -> None:
+        """A session with a language model has the budget of the configuration."""
+        start = self._setup.start
+        if start.agents != "claude":
+            return
+        budget = start.micro_usd
+        if budget is None:
+            budget = load_agent_config(config_folder()).budget_micro_usd
+        self._recorder.record(
+            BudgetSet(
+                at=now_ns(),
+                candidates=start.candidates,
+                time_ns=start.time_ns,
+                micro_usd=budget,
+            )
+        )
 
     def _leave(self, reason: str) -> None:
         state = self._recorder.state

@@ -188,6 +188,10 @@ class Tuner:
         """Makes the loop end."""
         self._stopped = reason
 
+    def forget_refusals(self) -> None:
+        """Lets calls be asked for again that were refused for want of money."""
+        self._proposing.desk.refused = ""
+
     def close(self) -> None:
         """Ends the agents."""
         self._proposing.close()

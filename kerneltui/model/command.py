@@ -106,10 +106,11 @@ class SetPaused:
 
 @dataclass(frozen=True, slots=True)
 class SetBudget:
-    """Change the budget; None is no limit."""
+    """Change the budget; None is no limit, and for money (millionths of a dollar) leaves it as it is."""
 
     candidates: int | None
     time_ns: int | None
+    micro_usd: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

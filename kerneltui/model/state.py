@@ -106,6 +106,10 @@ def _number_order(item: tuple[str, object]) -> tuple[int, str]:
     return len(item[0]), item[0]
 
 
+def _counts() -> dict[str, int]:
+    return {}
+
+
 def _calls() -> dict[str, CallRecord]:
     return {}
 
@@ -120,7 +124,11 @@ def _environment() -> Mapping[str, str]:
 
 @dataclass(slots=True)
 class State:
-    """A session as folded so far. `position` is the number of events folded."""
+    """A session as folded so far.
+
+    `position` is the number of events folded, `fruitless` counts by agent the attempts in a row that gave
+    no proposal.
+    """
 
     position: int = 0
     at: int = 0
@@ -153,6 +161,7 @@ class State:
     budget_ns: int | None = None
     budget_micro_usd: int | None = None
     calls: dict[str, CallRecord] = field(default_factory=_calls)
+    fruitless: dict[str, int] = field(default_factory=_counts)
     ended: str = ""
 
     def __post_init__(self) -> None:
@@ -227,10 +236,12 @@ class State:
                 self.rule = event.rule
             case PauseSet():
                 self.paused = event.paused
+                self.fruitless = {} if not event.paused else self.fruitless
             case BudgetSet():
                 self.budget_candidates = event.candidates
                 self.budget_ns = event.time_ns
                 self.budget_micro_usd = event.micro_usd
+                self.fruitless = {}
                 self.ended = ""
             case AgentMessage():
                 message = Message(event.at, event.agent, event.text)
@@ -238,6 +249,10 @@ class State:
             case ModelCallStarted() | ModelCallEnded():
                 record_call(self.calls, event)
             case ProposalFailed():
+                self.fruitless = {
+                    **self.fruitless,
+                    event.agent: self.fruitless.get(event.agent, 0) + 1,
+                }
                 text = f"no proposal from {event.parent}: {event.reason}"
                 message = Message(event.at, event.agent, text)
                 self.messages = (*self.messages, message)[-MESSAGES_KEPT:]
@@ -314,6 +329,7 @@ class State:
         self.candidates[event.id] = new
 
     def _propose(self, event: CandidateProposed) -> None:
+        self.fruitless = {k: v for k, v in self.fruitless.items() if k != str(event.agent)}
         self.candidates[event.id] = Candidate(
             id=event.id,
             sha=event.sha,

@@ -1,0 +1,162 @@
+"""What an agent is told: the standing part, which is cached, and what belongs to one question.
+
+The standing part depends on workload, target and machine alone. It has the digest of those ways to move
+data that this machine has, and of no others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from kerneltui.agents.evidence import (
+    candidate_evidence,
+    limits_text,
+    rejections,
+    siblings_text,
+    steering_text,
+)
+from kerneltui.agents.model_port import Block
+from kerneltui.agents.port import SearchView
+from kerneltui.agents.prompt_files import prompt
+from kerneltui.model.candidate import AgentName
+from kerneltui.model.directive import Backend
+
+__all__ = ["Material", "body", "estimate_tokens", "standing", "visible"]
+
+_HIDDEN = re.compile(r"\s*tags\s*=.*[\"']hidden[\"']")
+_CHARACTERS_PER_TOKEN = 3.5  # of C++ and Markdown; what a server counts is in the record of a call
+_DIGESTS = {
+    "cpu": {Backend.LSA: "digest_cpu"},
+    "cuda": {
+        Backend.LSA: "digest_lsa",
+        Backend.COPY_ENGINE: "digest_copy_engine",
+        Backend.GIN: "digest_gin",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What does not change in a session.
+
+    Attributes:
+        target: Where kernels run.
+        ranks: How many.
+        workload: The text of workload.toml.
+        reference: The text of reference.py up to its wrong answers: what is computed.
+        backends: The ways to move data that this machine has.
+        language: Of the fence around kernel text.
+    """
+
+    target: str
+    ranks: int
+    workload: str
+    reference: str
+    backends: tuple[Backend, ...]
+    language: str = "cpp"
+
+    @classmethod
+    def of(
+        cls, folder: Path, target: str, ranks: int, backends: Sequence[Backend], file: str
+    ) -> Material:
+        """Reads a workload's folder."""
+        reference = (folder / "reference.py").read_text(encoding="utf-8")
+        return cls(
+            target=target,
+            ranks=ranks,
+            workload=visible(folder.joinpath("workload.toml").read_text(encoding="utf-8")),
+            reference=reference.split("# --- Answers", 1)[0],
+            backends=tuple(backends),
+            language="python" if file.endswith(".py") else "cpp",
+        )
+
+
+def visible(workload: str) -> str:
+    """The text of workload.toml without the shapes that no agent is told of."""
+    blocks: list[list[str]] = [[]]
+    for line in workload.splitlines():
+        if line.startswith("["):
+            blocks.append([])
+        blocks[-1].append(line)
+    return "\n".join(
+        line for block in blocks if not any(_HIDDEN.match(line) for line in block) for line in block
+    )
+
+
+def standing(material: Material, view: SearchView, notes: str = "") -> tuple[Block, ...]:
+    """The standing instructions, longest-lived first; the ends of two parts are cached."""
+    contract = files("kerneltui").joinpath("include", "kerneltui", "kernel.h").read_text("utf-8")
+    digests = [
+        prompt(name)
+        for backend, name in _DIGESTS.get(material.target, {}).items()
+        if backend in material.backends
+    ]
+    general = "\n\n".join(
+        [
+            prompt("system", target=material.target, ranks=material.ranks),
+            f"## kernel.h\n\n```c\n{contract}\n```",
+            "## Moving data\n\n" + "\n\n".join(digests),
+            "## The directive\n\n" + prompt("directive", rules=_rules(material)),
+        ]
+    )
+    machine = "\n".join(f"- {key}: {value}" for key, value in view.state.environment.items())
+    session = "\n\n".join(
+        [
+            f"## The workload\n\n```toml\n{material.workload}\n```\n\n"
+            f"```python\n{material.reference}\n```",
+            f"## This machine\n\n{machine}",
+            f"## What is possible\n\n{limits_text(view.state)}",
+        ]
+    )
+    blocks = [Block(general, cached=True), Block(session, cached=True)]
+    if notes.strip():
+        blocks.append(Block(f"## Lab notes\n\n{notes}"))
+    return tuple(blocks)
+
+
+def body(
+    material: Material, view: SearchView, candidate: str, agent: AgentName
+) -> tuple[str, tuple[int, ...]]:
+    """What one question says of a kernel: evidence, what was tried from it, the human, its text.
+
+    Returns:
+        The text, and the numbers of the human's messages in it.
+    """
+    state = view.state
+    steering, numbers = steering_text(state, str(agent))
+    parts = [f"## Evidence\n\n{candidate_evidence(state.candidates[candidate], state)}"]
+    tried = siblings_text(candidate, state)
+    if tried:
+        parts.append(f"## Tried from {candidate} already\n\n{tried}")
+    refused = rejections(list(state.candidates.values()))
+    if refused:
+        parts.append(f"## Turned down by the human\n\n{refused}")
+    if steering:
+        parts.append(
+            "## The human says\n\nFollow this; answer the messages in `answer`, in a sentence or two."
+            f"\n\n{steering}"
+        )
+    source = view.source(candidate)
+    parts.append(f"## {candidate}, {view.kernel_file}\n\n```{material.language}\n{source}\n```")
+    return "\n\n".join(parts), numbers
+
+
+def estimate_tokens(text: str) -> int:
+    """About how many tokens a text has."""
+    return round(len(text) / _CHARACTERS_PER_TOKEN)
+
+
+def _rules(material: Material) -> str:
+    """Which choices this machine does not have."""
+    missing = [
+        str(backend)
+        for backend in (Backend.LSA, Backend.COPY_ENGINE, Backend.GIN)
+        if backend not in material.backends
+    ]
+    if not missing:
+        return "All backends are there."
+    return f"Not there on this machine: {', '.join(missing)}."

@@ -1,0 +1,105 @@
+"""What is known of candidates, as text for a prompt: numbers, verdicts, failures, the human's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kerneltui.model.candidate import Candidate, DecisionKind, Phase
+from kerneltui.model.state import State
+
+__all__ = [
+    "candidate_evidence",
+    "history_text",
+    "limits_text",
+    "rejections",
+    "siblings_text",
+    "steering_text",
+]
+
+_MOST_SIBLINGS = 12
+
+
+def limits_text(state: State) -> str:
+    """The shapes with their measured bound and best baseline, as a table."""
+    lines = ["| shape | bound | limited by | best baseline |", "|---|---|---|---|"]
+    for part in state.calibrations.values():
+        best = next((b for b in part.baselines if b.name == part.reference), None)
+        time = f"{best.time_ns / 1e6:.4f} ms" if best else "?"
+        lines.append(
+            f"| {part.shape} | {part.bound_ns / 1e6:.4f} ms | {part.bound_kind} "
+            f"| {part.reference} {time} |"
+        )
+    if not state.calibrations:
+        return "Nothing was measured yet."
+    return "\n".join(lines)
+
+
+def candidate_evidence(candidate: Candidate, state: State) -> str:
+    """Directive, tunables, verdict and times of a candidate, or why it failed."""
+    lines = [f"{candidate.id} ({state.state_of(candidate.id)}): {candidate.reason}"]
+    if candidate.directive is not None:
+        lines.append(f"directive: {candidate.directive.summary()}")
+    if candidate.configuration:
+        values = ", ".join(f"{key}={value}" for key, value in candidate.configuration.items())
+        lines.append(f"tunables: {values}")
+    if candidate.failure is not None:
+        failure = candidate.failure
+        lines.append(f"failed in {failure.stage} ({failure.kind}): {failure.reason}")
+    measurement = candidate.measurement
+    if measurement is not None:
+        lines.append(
+            f"{measurement.verdict} against {measurement.against}; {measurement.ratio:.3f}x the best "
+            f"baseline, {measurement.bound_share:.1%} of the bound (geometric means)"
+        )
+        lines += [
+            "| shape | time | x best baseline | of bound | verdict |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| {part.shape} | {part.candidate_ns / 1e6:.4f} ms | {part.ratio:.3f} "
+            f"| {part.bound_share:.1%} | {part.verdict} |"
+            for part in measurement.shapes
+        ]
+    if candidate.note and candidate.decided_by == "human":
+        lines.append(f"the human {candidate.decision} it: {candidate.note}")
+    return "\n".join(lines)
+
+
+def siblings_text(parent: str, state: State) -> str:
+    """What was tried from the same parent, newest last, in a line each."""
+    tried = [c for c in state.candidates.values() if parent in c.parents]
+    return "\n".join(_line(candidate) for candidate in tried[-_MOST_SIBLINGS:])
+
+
+def steering_text(state: State, agent: str) -> tuple[str, tuple[int, ...]]:
+    """The human's messages that wait for an agent, with their numbers, and the constraints in force."""
+    waiting = [s for s in state.steers if not s.delivered_to and s.to in ("all", agent)]
+    lines = [f"- message {steer.number}: {steer.text}" for steer in waiting]
+    lines += [f"- {c.kind}: {c.field} {c.value}".rstrip() for c in state.constraints]
+    return "\n".join(lines), tuple(steer.number for steer in waiting)
+
+
+def history_text(candidates: Iterable[Candidate]) -> str:
+    """Failures in a line each, oldest first."""
+    return "\n".join(_line(candidate) for candidate in candidates) or "none"
+
+
+def rejections(candidates: Sequence[Candidate]) -> str:
+    """What the human turned down and why."""
+    lines = [
+        f"- {c.id} ({c.reason}): {c.note}"
+        for c in candidates
+        if c.decision is DecisionKind.REJECTED and c.decided_by == "human" and c.note
+    ]
+    return "\n".join(lines)
+
+
+def _line(candidate: Candidate) -> str:
+    if candidate.failure is not None:
+        found = f"failed in {candidate.failure.stage}: {candidate.failure.reason}"
+    elif candidate.measurement is not None:
+        gain = candidate.measurement.geomean.ratio()[0]
+        found = f"{candidate.measurement.verdict}, {gain:.3f}x of {candidate.measurement.against}"
+    else:
+        found = "not measured" if candidate.phase is not Phase.INTERRUPTED else "interrupted"
+    return f"- {candidate.id} {candidate.reason}: {found}"

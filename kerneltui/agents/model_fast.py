@@ -1,0 +1,266 @@
+"""The fast path with a language model: from a host-driven kernel to the first verified device-initiated one.
+
+The state tells how far it is, so a resumed session goes on where it was: no attempt yet, a stage A that is
+verified, failures to repair, a landing point. Each gate is the ordinary evaluation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from kerneltui.agents.context import Material, body, standing
+from kerneltui.agents.evidence import candidate_evidence, history_text
+from kerneltui.agents.fast_path import landing_point
+from kerneltui.agents.model_port import Block, ModelCall, ModelFailure, Role, Turn
+from kerneltui.agents.port import Proposal, SearchView
+from kerneltui.agents.prompt_files import prompt
+from kerneltui.agents.thinking import NothingProposed, Talk, Thinker
+from kerneltui.agents.tools import DESCRIBE, DIAGNOSE, directive_of
+from kerneltui.agents.writing import Request, write
+from kerneltui.model.candidate import AgentName, Candidate, Origin, Phase
+from kerneltui.model.directive import Backend
+from kerneltui.model.errors import RecordError
+from kerneltui.model.kernel import parse_kernel
+
+__all__ = ["MOST_FRUITLESS", "MOST_REPAIRS", "ModelFastPath"]
+
+MOST_REPAIRS = 20
+MOST_FRUITLESS = 5
+"""Attempts in a row without a proposal, after which an agent rests."""
+_LOG_CHARACTERS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One thought: what is asked first, then the kernel. All text, no state."""
+
+    stage: str
+    parent: str
+    source: str
+    request: Request
+    system: tuple[Block, ...]
+    body: str
+    seed_file: str
+    generation: int
+    steers: tuple[int, ...]
+    failure: str = ""
+    log: str = ""
+    history: str = ""
+
+
+def _graph() -> dict[str, str]:
+    return {}
+
+
+@dataclass(slots=True)
+class ModelFastPath:
+    """Transforms the seed in two gated stages, and repairs what fails.
+
+    Attributes:
+        material: What does not change in the session.
+        thinker: Thinks.
+        log: Returns the log of a failed candidate, or nothing.
+        notes: The lab notes now.
+    """
+
+    material: Material
+    thinker: Thinker
+    log: Callable[[Candidate], str]
+    notes: Callable[[], str]
+    name: AgentName = AgentName.FAST
+    _described: dict[str, str] = field(default_factory=_graph)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thought is under way, or a proposal waits."""
+        return self.thinker.busy or self.thinker.ready > 0
+
+    def gave_up(self, view: SearchView) -> bool:
+        """Whether all repairs are used, or nothing comes of the attempts."""
+        fruitless = view.state.fruitless.get(str(self.name), 0)
+        return len(_failures(view)) >= MOST_REPAIRS or fruitless >= MOST_FRUITLESS
+
+    def think(self, view: SearchView) -> None:
+        """Begins with the next step, if the one before it has a verdict."""
+        if self.busy or landing_point(view) is not None or self.gave_up(view) or _running(view):
+            return
+        plan = self._plan(view)
+        self.thinker.start(plan.parent, lambda talk: self._propose(talk, plan))
+
+    def propose(self, view: SearchView) -> Proposal | None:
+        """Returns a proposal that is ready."""
+        return self.thinker.take()
+
+    def status(self, view: SearchView) -> str:
+        """Returns what the fast path does."""
+        landed = landing_point(view)
+        if landed is not None:
+            return f"landed at {landed.id}"
+        if self.thinker.busy:
+            return f"thinking ({_stage(view)})"
+        if self.gave_up(view):
+            return f"gave up after {len(_failures(view))} repairs; the slow path goes on"
+        return "waits for the evaluation of its kernel"
+
+    def answer(self, text: str) -> str:
+        """Says what becomes of a message."""
+        return "taken into the next proposal"
+
+    def refusals(self) -> tuple[str, ...]:
+        """Returns nothing: constraints are part of the question."""
+        return ()
+
+    def interrupt(self) -> None:
+        """Ends the thought."""
+        self.thinker.interrupt()
+
+    def close(self) -> None:
+        """Ends the agent."""
+        self.thinker.close()
+
+    def _plan(self, view: SearchView) -> _Plan:
+        state = view.state
+        last = _last(view)
+        failed = last if last is not None and last.phase is Phase.FAILED else None
+        base = _passed(view) or state.candidates[state.base]
+        about = failed or base
+        text, steers = body(self.material, view, about.id, self.name)
+        system = standing(self.material, view, self.notes())
+        kernel = parse_kernel(view.source(about.id), view.kernel_file)
+        request = Request(
+            role=Role.FAST,
+            system=system,
+            prompt="",
+            purpose=f"{_stage(view)} from {about.id}",
+            parent=kernel,
+            free=True,
+            dimensions=view.shapes[0],
+            known={
+                parse_kernel(view.source(c), view.kernel_file).token_hash(): c
+                for c in state.candidates
+            },
+        )
+        return _Plan(
+            stage=_stage(view),
+            parent=about.id,
+            source=view.source(about.id),
+            request=request,
+            system=system,
+            body=text,
+            seed_file=state.candidates[state.base].seed_file,
+            generation=about.generation + 1,
+            steers=steers,
+            failure=candidate_evidence(failed, state) if failed else "",
+            log=self.log(failed)[-_LOG_CHARACTERS:] if failed else "",
+            history=history_text(_failures(view)),
+        )
+
+    def _propose(self, talk: Talk, plan: _Plan) -> Proposal:
+        if plan.failure:
+            question = prompt(
+                "repair",
+                failure=plan.failure + (f"\n\n{plan.log}" if plan.log else ""),
+                diagnosis=self._diagnosis(talk, plan),
+                history=plan.history,
+                source=plan.source,
+            )
+        else:
+            graph, directive = self._graph(talk, plan)
+            name = "fast_stage_a" if plan.stage == "stage A" else "fast_stage_b"
+            fields: dict[str, object] = {"graph": graph, "body": plan.body}
+            if name == "fast_stage_b":
+                fields["directive"] = directive
+            question = prompt(name, **fields)
+        written = write(talk, replace(plan.request, prompt=question))
+        if plan.stage == "stage B" and written.directive.backend is Backend.HOST:
+            raise NothingProposed("stage B still says that its backend is host")
+        kernel = parse_kernel(written.source, plan.request.parent.file)
+        return Proposal(
+            source=written.source,
+            reason=f"{plan.stage}: {written.reason}",
+            agent=AgentName.FAST,
+            origin=Origin.TRANSFORM,
+            parents=(plan.parent,),
+            directive=written.directive,
+            seed_file=plan.seed_file,
+            generation=plan.generation,
+            configuration={key: str(value) for key, value in kernel.configuration.items()},
+            calls=tuple(talk.calls),
+            steers=plan.steers,
+            answer=written.answer,
+        )
+
+    def _graph(self, talk: Talk, plan: _Plan) -> tuple[str, str]:
+        """The communication graph of the kernel, asked for once and told to the human."""
+        if not self._described:
+            question = prompt("fast_analyse", source=plan.source)
+            call = ModelCall(
+                Role.FAST,
+                plan.system,
+                [Turn("user", question)],
+                [DESCRIBE],
+                True,
+                "analyse the seed",
+            )
+            found = talk.ask(call).tools[0].input
+            graph = "; ".join(
+                f"{c['name']} ({c['reads']} → {c['writes']}, made by {c['producer']}, "
+                f"used by {c['consumer']})"
+                for c in found["collectives"]
+            )
+            try:
+                directive = directive_of(found["directive"]).summary()
+            except RecordError:
+                directive = json.dumps(found["directive"])
+            self._described.update(graph=graph, directive=directive)
+            talk.say(f"communication: {graph}; first directive: {directive}")
+        return self._described["graph"], self._described["directive"]
+
+    def _diagnosis(self, talk: Talk, plan: _Plan) -> str:
+        """What the judge model says is wrong; it cannot write code. Without it the repair goes on."""
+        question = prompt("judge", failure=plan.failure, log=plan.log or "none", source=plan.source)
+        call = ModelCall(
+            Role.JUDGE,
+            plan.system,
+            [Turn("user", question)],
+            [DIAGNOSE],
+            True,
+            f"diagnose {plan.parent}",
+        )
+        try:
+            text = str(talk.ask(call).tools[0].input["diagnosis"])
+        except ModelFailure as failure:
+            if talk.stopped():
+                raise
+            return f"No diagnosis: {failure.reason}"
+        talk.say(f"{plan.parent}: {text}")
+        return f"Diagnosis: {text}"
+
+
+def _mine(view: SearchView) -> list[Candidate]:
+    return [c for c in view.state.candidates.values() if c.agent is AgentName.FAST]
+
+
+def _last(view: SearchView) -> Candidate | None:
+    mine = _mine(view)
+    return mine[-1] if mine else None
+
+
+def _failures(view: SearchView) -> list[Candidate]:
+    return [c for c in _mine(view) if c.phase is Phase.FAILED]
+
+
+def _passed(view: SearchView) -> Candidate | None:
+    """The newest stage that passed its gate."""
+    passed = [c for c in _mine(view) if c.phase is Phase.MEASURED]
+    return passed[-1] if passed else None
+
+
+def _stage(view: SearchView) -> str:
+    return "stage B" if _passed(view) is not None else "stage A"
+
+
+def _running(view: SearchView) -> bool:
+    return any(c.phase not in (Phase.MEASURED, Phase.FAILED) for c in _mine(view))

@@ -1,0 +1,153 @@
+"""From a model's answer to a proposal: edits applied, directive held against the file, nothing twice.
+
+What cannot be applied goes back to the model with the reason and the nearest lines, a few times.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kerneltui.agents.edits.applying import apply_reply
+from kerneltui.agents.edits.failure import EditFailure
+from kerneltui.agents.edits.repairing import repair_note
+from kerneltui.agents.edits.tool_input import read_tool_input
+from kerneltui.agents.model_port import Block, ModelCall, Role, Turn
+from kerneltui.agents.thinking import NothingProposed, Talk
+from kerneltui.agents.tools import PROPOSE, directive_of
+from kerneltui.model.directive import Directive
+from kerneltui.model.errors import DefinitionError, RecordError
+from kerneltui.model.kernel import Kernel, parse_kernel
+
+__all__ = ["Request", "Written", "write"]
+
+_EDIT_FIELDS = ("file", "region", "edits", "rewrite")
+_REASON_CHARACTERS = 100
+
+
+def _no_marks() -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for.
+
+    Attributes:
+        role: Which model.
+        system: The standing instructions.
+        prompt: The question.
+        purpose: For the meter, in a few words.
+        parent: The kernel that edits are held against.
+        free: Whether the whole file may be replaced.
+        dimensions: Of the first tune shape, for the directive.
+        known: Token hashes of all candidates, by which their ids are found.
+        repairs: How often the model may mend what it wrote.
+    """
+
+    role: Role
+    system: Sequence[Block]
+    prompt: str
+    purpose: str
+    parent: Kernel
+    free: bool
+    dimensions: Mapping[str, int]
+    known: Mapping[str, str] = field(default_factory=_no_marks)
+    repairs: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A kernel text that can be proposed."""
+
+    source: str
+    reason: str
+    directive: Directive
+    answer: str
+    notes: tuple[str, ...]
+
+
+def write(talk: Talk, request: Request) -> Written:
+    """Asks a model for a kernel until one can be proposed.
+
+    Raises:
+        NothingProposed: None could be, after all repairs.
+        ModelFailure: The model gave nothing.
+    """
+    turns = [Turn("user", request.prompt)]
+    problem: Written | str = "nothing was asked"
+    detail = ""
+    for attempt in range(request.repairs + 1):
+        purpose = request.purpose if not attempt else f"{request.purpose}, repair {attempt}"
+        reply = talk.ask(ModelCall(request.role, request.system, turns, [PROPOSE], True, purpose))
+        answer = dict(reply.tools[0].input) if reply.tools else {}
+        problem, detail = _Reading(request).read(answer)
+        if isinstance(problem, Written):
+            return problem
+        turns = [
+            *turns,
+            Turn("assistant", f"I called propose with:\n{json.dumps(answer)[:20_000]}"),
+            Turn("user", f"{problem}\n\n{detail}\n\nCall `propose` again.".strip()),
+        ]
+    raise NothingProposed(str(problem), detail)
+
+
+@dataclass(slots=True)
+class _Reading:
+    request: Request
+
+    def read(self, answer: Mapping[str, Any]) -> tuple[Written | str, str]:
+        """The proposal, or what is wrong with it and the lines that help."""
+        edits = {key: answer[key] for key in _EDIT_FIELDS if key in answer}
+        try:
+            stated = directive_of(answer.get("directive", {}))
+            applied = apply_reply(
+                self.request.parent, read_tool_input(edits), whole_file=self.request.free
+            )
+            kernel = parse_kernel(applied.source, self.request.parent.file)
+        except EditFailure as failure:
+            return failure.reason, repair_note(failure)
+        except (DefinitionError, RecordError) as error:
+            return str(error), ""
+        same = self.request.known.get(kernel.token_hash())
+        if same:
+            return f"This is the same program as {same}. Propose something that was not tried.", ""
+        try:
+            declared = self._declared(kernel, stated)
+        except DefinitionError as error:
+            return f"The file's `kerneltui: directive` comments are wrong: {error}", ""
+        clash = _clash(stated, declared)
+        if clash:
+            return clash, ""
+        reason = " ".join(str(answer.get("reason", "")).split())[:_REASON_CHARACTERS]
+        return Written(
+            source=applied.source,
+            reason=reason or "no reason given",
+            directive=declared,
+            answer=str(answer.get("answer", "")).strip(),
+            notes=tuple(applied.notes),
+        ), ""
+
+    def _declared(self, kernel: Kernel, stated: Directive) -> Directive:
+        """What the file says; what was stated if it says nothing and its frozen text cannot."""
+        if "kerneltui: directive" not in kernel.source and not self.request.free:
+            return stated
+        return kernel.directive(self.request.dimensions)
+
+
+def _clash(stated: Directive, declared: Directive) -> str:
+    """What the answer and the file's comments say differently."""
+    names = ("backend", "issuer", "placement", "sync")
+    wrong = [
+        f"{name} {getattr(stated, name)} (stated) and {getattr(declared, name)} (in the file)"
+        for name in names
+        if getattr(stated, name) != getattr(declared, name)
+    ]
+    if not wrong:
+        return ""
+    return (
+        f"The directive you stated and the file's `kerneltui: directive` comments differ: "
+        f"{'; '.join(wrong)}. Make them say the same, and the code too."
+    )

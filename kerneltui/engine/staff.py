@@ -1,0 +1,106 @@
+"""The agents of a session: offline ones, those with a language model, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kerneltui.agents.context import Material
+from kerneltui.agents.fast_path import OfflineFastPath
+from kerneltui.agents.model_fast import ModelFastPath
+from kerneltui.agents.model_port import ModelPort
+from kerneltui.agents.model_slow import ModelSlowPath
+from kerneltui.agents.port import Agent
+from kerneltui.agents.slow_path import OfflineSlowPath
+from kerneltui.agents.thinking import Thinker
+from kerneltui.engine.opening import library_kernels
+from kerneltui.engine.recorder import Recorder
+from kerneltui.model.candidate import AgentName, Candidate
+from kerneltui.model.directive import Backend
+from kerneltui.model.workload import TargetSpec, Workload
+from kerneltui.session.errors import SessionError
+
+__all__ = ["MODES", "MakeModel", "Staff"]
+
+MakeModel = Callable[[], ModelPort]
+MODES = ("off", "offline", "claude")
+"""Who proposes: nobody, the search without a model, a language model beside the search."""
+
+_DEFAULT_BUDGET = 40
+_NOTES = "notes.md"
+
+
+@dataclass(slots=True)
+class Staff:
+    """Makes the agents.
+
+    Attributes:
+        recorder: Of the session.
+        workload: What is computed.
+        spec: The workload on this target.
+        folder: Of the workload.
+        candidates: Budget of candidates, or None.
+        tell: Takes news of agents that think to the engine; from any thread.
+        make_model: Makes the language model.
+        models_alone: Whether the search without a model does not propose beside it.
+    """
+
+    recorder: Recorder
+    workload: Workload
+    spec: TargetSpec
+    folder: Path
+    candidates: int | None
+    tell: Callable[[object], None]
+    make_model: MakeModel
+    models_alone: bool = False
+
+    def agents(self, mode: str) -> list[Agent]:
+        """The agents of a mode, in the order in which they are asked.
+
+        Raises:
+            DefinitionError: A library kernel or the configuration of models is wrong.
+        """
+        if mode == "off":
+            return []
+        library = library_kernels(self.workload, self.spec)
+        budget = self.candidates or _DEFAULT_BUDGET
+        search = OfflineSlowPath(self.recorder.state.seed, budget, library)
+        if mode == "offline":
+            return [OfflineFastPath(library), search]
+        return self._with_models() if self.models_alone else [*self._with_models(), search]
+
+    def _with_models(self) -> list[Agent]:
+        state, model = self.recorder.state, self.make_model()
+        seed_file = state.candidates[state.base].seed_file
+        material = Material.of(self.folder, state.target, state.ranks, self._backends(), seed_file)
+        fast = ModelFastPath(
+            material, Thinker(AgentName.FAST, model, self.tell), self._log, self._notes
+        )
+        slow = ModelSlowPath(
+            material,
+            Thinker(AgentName.SLOW, model, self.tell),
+            fast.gave_up,
+            self._notes,
+            state.seed,
+        )
+        return [fast, slow]
+
+    def _backends(self) -> tuple[Backend, ...]:
+        """Ways to move data on this target; GIN is named only where a host can do it."""
+        return (Backend.LSA,) if self.spec.name == "cpu" else (Backend.LSA, Backend.COPY_ENGINE)
+
+    def _notes(self) -> str:
+        try:
+            data = self.recorder.session.read_file(self.recorder.state.main, _NOTES)
+        except (SessionError, KeyError):
+            return ""
+        return data.decode("utf-8", "replace")
+
+    def _log(self, candidate: Candidate) -> str:
+        failure = candidate.failure
+        if failure is None or "@" not in failure.log:
+            return ""
+        name, _, digest = failure.log.partition("@")
+        data = self.recorder.session.read_log(name, digest)
+        return (data or b"").decode("utf-8", "replace")

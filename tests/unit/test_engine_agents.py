@@ -1,0 +1,329 @@
+"""Agents with a language model in the engine's loop: a scripted model, a real session, a fake evaluation."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_fakes import FakeEvaluator
+
+from kerneltui.agents.model_port import (
+    Chunk,
+    ChunkKind,
+    FailureKind,
+    ModelCall,
+    ModelFailure,
+    ModelReply,
+    ToolUse,
+    Usage,
+)
+from kerneltui.engine.opening import Start, load_state, read_events
+from kerneltui.engine.place import Place
+from kerneltui.engine.recorder import Recorder
+from kerneltui.engine.run import EngineSetup, run_engine
+from kerneltui.engine.tuner import Options
+from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.candidate import AgentName, Failure, Origin, Phase
+from kerneltui.model.event import AcceptRule, BudgetSet, SteerDelivered, Steered
+from kerneltui.model.kernel import Kernel, parse_kernel
+from kerneltui.model.measurement import FailureKind as Bad
+from kerneltui.model.measurement import Stage
+from kerneltui.model.state import State, fold
+from kerneltui.session.repository import Session
+
+ROOT = Path(__file__).parents[2]
+WORKLOAD = ROOT / "workloads" / "gemm_allgather"
+SEED = (ROOT / "kernels" / "gemm_allgather" / "host.cpp").read_text()
+WINDOW = (ROOT / "kernels" / "gemm_allgather" / "window.cpp").read_text()
+PRICE = 10_000
+HOST = {
+    "backend": "host",
+    "issuer": "dedicated",
+    "placement": "sequential",
+    "sync": "world",
+    "chunk_bytes": 0,
+}
+Answer = dict[str, Any] | ModelFailure | Callable[[ModelCall], dict[str, Any]]
+
+
+def stated(source: str) -> dict[str, Any]:
+    """The directive that a kernel's comments declare."""
+    found = parse_kernel(source).directive({"M": 512, "N": 512, "K": 512, "RANKS": 2})
+    return {name: getattr(found, name) for name in HOST} | {"chunk_bytes": found.chunk_bytes}
+
+
+def marked(source: str, mark: str) -> str:
+    """The same kernel as another program: one more token in its frozen part."""
+    include = "#include <kerneltui/kernel.h>"
+    return source.replace(include, f"{include}\nstatic const int {mark} = 1;")
+
+
+DESCRIBED = {
+    "collectives": [
+        {
+            "name": "all_gather",
+            "reads": "C",
+            "writes": "C",
+            "producer": "gemm",
+            "consumer": "caller",
+        }
+    ],
+    "directive": stated(WINDOW),
+}
+STAGE_A = {
+    "reason": "asks for flags and keeps the collective",
+    "directive": HOST,
+    "rewrite": marked(SEED, "stage_a"),
+}
+STAGE_B = {"reason": "stores to the peers", "directive": stated(WINDOW), "rewrite": WINDOW}
+
+
+def tunable(name: str, value: str) -> Callable[[ModelCall], dict[str, Any]]:
+    """A diff that a model could write: another default of a tunable is frozen text, so it edits a region."""
+
+    def answer(call: ModelCall) -> dict[str, Any]:
+        text = call.turns[0].text
+        line = next(
+            line
+            for line in re.findall(r"^.*\S.*$", WINDOW.split("evolve begin", 1)[1], re.MULTILINE)[
+                1:
+            ]
+            if text.count(f"\n{line}\n") == 1 and WINDOW.count(f"\n{line}\n") == 1 and ";" in line
+        )
+        return {
+            "reason": f"{name} {value}",
+            "directive": stated(WINDOW),
+            "answer": "as you wish" if "message 1" in text else "",
+            "edits": [{"search": line, "replace": f"{line} /* */ ;;"}],
+        }
+
+    return answer
+
+
+@dataclass
+class ScriptedModel:
+    """Answers in order; the last answer again and again."""
+
+    answers: list[Answer]
+    asked: list[ModelCall] = field(default_factory=list)
+    price: int | None = PRICE
+    before: Callable[[], None] = lambda: None
+
+    def quote(self, call: ModelCall) -> tuple[str, int | None]:
+        return "model-x", self.price
+
+    def ask(
+        self, call: ModelCall, hear: Callable[[Chunk], None], stop: Callable[[], bool]
+    ) -> ModelReply:
+        self.before()
+        self.asked.append(call)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, ModelFailure):
+            raise answer
+        found = answer(call) if callable(answer) else answer
+        hear(Chunk(ChunkKind.TEXT, "thinking aloud"))
+        use = ToolUse(call.tools[0].name, found)
+        cost = None if self.price is None else self.price // 2
+        return ModelReply("", (use,), "model-x-1", Usage(100, 50), cost)
+
+    def close(self) -> None: ...
+
+
+def run(
+    folder: Path,
+    model: ScriptedModel,
+    evaluator: FakeEvaluator | None = None,
+    *,
+    candidates: int = 3,
+    money: int | None = None,
+) -> State:
+    place = Place(folder, WORKLOAD, exists=(folder / ".git").exists())
+    start = Start("cpu", "claude", 1, AcceptRule.AUTO, candidates, None, micro_usd=money)
+    setup = EngineSetup(
+        place,
+        start,
+        Options(undecided=None, leave_when_done=True),
+        lambda workload, spec: evaluator or FakeEvaluator(),
+        take_signals=False,
+        make_model=lambda: model,
+        models_alone=True,
+    )
+    state, _, failure = run_engine(setup)
+    assert failure is None
+    return state
+
+
+def events_of(folder: Path) -> list[Any]:
+    with Session.open(folder, writable=False) as session:
+        return list(read_events(session))
+
+
+def failing(word: str, times: int) -> Callable[[Kernel], Failure | None]:
+    """Fails kernels that have a word in them, so many times."""
+    left = [times]
+
+    def fail(kernel: Kernel) -> Failure | None:
+        if word not in kernel.source or not left[0]:
+            return None
+        left[0] -= 1
+        return Failure(Stage.VERIFY, Bad.MISMATCH, "C[0, 0] on rank 1 is wrong")
+
+    return fail
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "session"
+
+
+def test_the_fast_path_goes_through_both_stages_and_the_slow_path_evolves(folder: Path) -> None:
+    model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, tunable("x", "1")])
+    state = run(folder, model)
+    made = [c for c in state.candidates.values() if c.id != state.base]
+    assert [(c.agent, c.origin, c.phase) for c in made[:2]] == [
+        (AgentName.FAST, Origin.TRANSFORM, Phase.MEASURED),
+        (AgentName.FAST, Origin.TRANSFORM, Phase.MEASURED),
+    ]
+    assert made[0].reason.startswith("stage A: ")
+    assert made[1].reason.startswith("stage B: ")
+    assert any("communication: all_gather" in message.text for message in state.messages)
+    assert [call.purpose for call in model.asked[:3]] == [
+        "analyse the seed",
+        "stage A from c0000",
+        "stage B from c0001",
+    ]
+    assert made[0].calls == (1, 2)
+    assert state.spent(made[0].calls).micro_usd == PRICE
+    message = subprocess.run(
+        ["git", "-C", str(folder), "log", "-1", "--format=%B", made[0].sha],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    assert "Kerneltui-Model: model-x-1" in message
+    assert "Kerneltui-Tokens: 300" in message
+    assert "Kerneltui-Cost: $0.01" in message
+
+
+def test_a_failed_gate_is_diagnosed_and_repaired(folder: Path) -> None:
+    repaired = {**STAGE_A, "rewrite": STAGE_A["rewrite"].replace("stage_a", "stage_a2")}
+    model = ScriptedModel(
+        [DESCRIBED, STAGE_A, {"diagnosis": "rank 1 reads too early"}, repaired, STAGE_B]
+    )
+    state = run(folder, model, FakeEvaluator(fail=failing("stage_a ", 1)))
+    purposes = [call.purpose for call in model.asked]
+    assert purposes[2] == "diagnose c0001"
+    assert "rank 1 is wrong" in model.asked[3].turns[0].text
+    assert "rank 1 reads too early" in model.asked[3].turns[0].text
+    assert state.candidates["c0001"].phase is Phase.FAILED
+    assert state.candidates["c0002"].parents == ("c0001",)
+    assert any("rank 1 reads too early" in message.text for message in state.messages)
+
+
+def test_what_cannot_be_applied_goes_back_with_the_reason(folder: Path) -> None:
+    edits = [{"search": "no such line", "replace": "y"}]
+    wrong = {"reason": "x", "directive": stated(WINDOW), "edits": edits}
+    model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, wrong, tunable("x", "1")])
+    state = run(folder, model)
+    repair = next(call for call in model.asked if call.purpose.endswith("repair 1"))
+    assert "no such line" in repair.turns[-1].text or "not" in repair.turns[-1].text
+    assert state.candidates["c0003"].phase is Phase.MEASURED
+    assert len(state.candidates["c0003"].calls) == 2
+
+
+def test_attempts_that_come_to_nothing_are_events_and_end_after_a_few(folder: Path) -> None:
+    failure = ModelFailure(FailureKind.REFUSED, "the model declined", model="model-x", micro_usd=7)
+    model = ScriptedModel([failure])
+    state = run(folder, model)
+    found = [event for event in events_of(folder) if isinstance(event, ProposalFailed)]
+    assert [event.agent for event in found] == ["fast"] * 5 + ["slow"] * 5
+    assert found[0].reason == "refused: the model declined"
+    assert state.spent().micro_usd == 7 * len(model.asked)
+    assert state.ended == "the search has nothing left to propose"
+
+
+def test_no_call_goes_over_the_budget(folder: Path) -> None:
+    model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, tunable("x", "1")])
+    state = run(folder, model, candidates=30, money=2 * PRICE)
+    assert state.spent().micro_usd <= 2 * PRICE
+    assert "of the budget of $0.02 are used" in state.ended
+    warned = [message.text for message in state.messages if message.agent == "engine"]
+    assert "50 % of the budget of $0.02 is used" in warned
+
+
+def test_a_model_without_a_price_is_not_free(folder: Path) -> None:
+    model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B], price=None)
+    state = run(folder, model, candidates=2)
+    assert state.spent().text == "price unknown"
+
+
+def test_the_journal_folds_to_the_live_state(folder: Path) -> None:
+    state = run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, tunable("x", "1")]))
+    assert fold(events_of(folder)).canonical() == state.canonical()
+
+
+def test_a_call_that_nobody_saw_the_end_of_counts_with_all_it_may_have_cost(folder: Path) -> None:
+    run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B]), candidates=2)
+    with Session.open(folder, writable=True) as session:
+        state = load_state(session)
+        recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
+        recorder.record(
+            ModelCallStarted(
+                at=state.at + 1, number=99, agent="slow", role="slow", model="model-x",
+                purpose="diff of c0002", reserved_micro_usd=123_456,
+            )
+        )  # fmt: skip
+    state = run(folder, ScriptedModel([tunable("x", "1")]), candidates=2)
+    assert state.calls["99"].outcome == "lost"
+    assert state.spent([99]).micro_usd == 123_456
+    ends = [e for e in events_of(folder) if isinstance(e, ModelCallEnded) and e.number == 99]
+    assert len(ends) == 1
+
+
+def test_a_message_is_part_of_the_next_question_and_is_answered(folder: Path) -> None:
+    run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B]), candidates=2)
+    with Session.open(folder, writable=True) as session:
+        state = load_state(session)
+        recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
+        recorder.record(Steered(at=state.at + 1, number=1, to="slow", text="fewer barriers"))
+        recorder.record(BudgetSet(at=state.at + 2, candidates=3, time_ns=None))
+    model = ScriptedModel([tunable("x", "1")])
+    run(folder, model, candidates=3)
+    assert "message 1: fewer barriers" in model.asked[0].turns[0].text
+    told = [event for event in events_of(folder) if isinstance(event, SteerDelivered)]
+    assert [(e.number, e.agent, e.candidate, e.answer) for e in told] == [
+        (1, "slow", "c0003", "as you wish")
+    ]
+
+
+def test_hidden_shapes_and_wrong_answers_are_not_told(folder: Path) -> None:
+    model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B])
+    run(folder, model, candidates=1)
+    told = "\n".join(block.text for block in model.asked[0].system)
+    assert "kt_requirements" in told
+    assert '"tune"' in told
+    assert '"hidden"' not in told
+    assert "193" not in told
+    assert "def library" in told
+    assert "_stale_rank" not in told
+
+
+def test_an_agent_thinks_while_an_evaluation_runs(folder: Path) -> None:
+    running, thought = threading.Event(), threading.Event()
+    evaluator = FakeEvaluator(block=thought)
+    model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, tunable("x", "1")])
+
+    def before() -> None:
+        if len(model.asked) >= 2 and evaluator.calls:
+            running.set()
+        if len(model.asked) >= 1:
+            thought.set()
+
+    model.before = before
+    run(folder, model, evaluator)
+    assert thought.is_set()
