@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from kerneltui.model.directive import Directive
 from kerneltui.model.measurement import FailureKind, Measurement, Stage
+from kerneltui.model.record import LATER
 
 __all__ = ["AgentName", "Candidate", "CandidateState", "DecisionKind", "Failure", "Origin", "Phase"]
 
@@ -100,7 +101,7 @@ class Candidate:
     generation: int = 0
     seed_file: str = ""
     configuration: Mapping[str, str] = field(default_factory=_nothing)
-    calls: tuple[int, ...] = ()
+    calls: tuple[int, ...] = field(default=(), metadata=LATER)
     phase: Phase = Phase.PROPOSED
     attempt: int = 0
     build_ns: int = 0

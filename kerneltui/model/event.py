@@ -16,7 +16,7 @@ from kerneltui.model.candidate import AgentName, Failure, Origin
 from kerneltui.model.directive import Directive
 from kerneltui.model.errors import NewerSchema, RecordError
 from kerneltui.model.measurement import Measurement, ShapeCalibration
-from kerneltui.model.record import canonical_json, from_plain, parse_json, to_plain
+from kerneltui.model.record import LATER, canonical_json, from_plain, parse_json, to_plain
 
 __all__ = [
     "EVENT_KINDS",
@@ -148,7 +148,7 @@ class CandidateProposed:
     seed_file: str
     configuration: Mapping[str, str]
     steers: tuple[int, ...] = ()
-    calls: tuple[int, ...] = ()
+    calls: tuple[int, ...] = field(default=(), metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +281,7 @@ class BudgetSet:
     at: int
     candidates: int | None
     time_ns: int | None
-    micro_usd: int | None = None
+    micro_usd: int | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ from kerneltui.model.event import (
     Steered,
 )
 from kerneltui.model.measurement import ShapeCalibration
-from kerneltui.model.record import canonical_json, from_plain, parse_json
+from kerneltui.model.record import LATER, canonical_json, from_plain, parse_json
 from kerneltui.model.spend import Spent, record_call, spent
 
 __all__ = ["Constraint", "DecisionRecord", "Message", "State", "SteerRecord", "fold"]
@@ -159,9 +159,9 @@ class State:
     paused: bool = False
     budget_candidates: int | None = None
     budget_ns: int | None = None
-    budget_micro_usd: int | None = None
-    calls: dict[str, CallRecord] = field(default_factory=_calls)
-    fruitless: dict[str, int] = field(default_factory=_counts)
+    budget_micro_usd: int | None = field(default=None, metadata=LATER)
+    calls: dict[str, CallRecord] = field(default_factory=_calls, metadata=LATER)
+    fruitless: dict[str, int] = field(default_factory=_counts, metadata=LATER)
     ended: str = ""
 
     def __post_init__(self) -> None:
