@@ -19,6 +19,7 @@ expectations it meets, so questions of two agents may come in any order.
     refusal = { category = "cyber", explanation = "…" }
     cut = "close"                                # or reset, clean (a good end, but too early), before, error
     cut_after = 3                                # events that are sent before the cut
+    raw = "event: …"                             # the body as it is, instead of all that follows
 
     [[step.say]]                                 # in this order; one of thinking, text, tool
     thinking = "…"
@@ -70,6 +71,7 @@ class Step:
     refusal: Mapping[str, str] = field(default_factory=dict)
     cut: str = ""
     cut_after: int = 0
+    raw: str = ""
     say: Sequence[Say] = ()
     taken: int = 0
 

@@ -118,6 +118,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._cut(reset=True)
         elif step.status != 200:
             self._refuse(step)
+        elif step.raw:
+            self._send_raw(step)
         else:
             self._stream(step, step.events(str(body.get("model", ""))))
 
@@ -129,6 +131,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(text)))
         for name, value in step.headers.items():
             self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(text)
+
+    def _send_raw(self, step: Step) -> None:
+        text = step.raw.encode()
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("content-length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
 
