@@ -1,0 +1,149 @@
+"""`agents.toml`: strict, with file and key in every error; good without the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kerneltui.agents.agent_config import (
+    AgentConfig,
+    RoleModel,
+    Thinking,
+    load_agent_config,
+    parse_agent_config,
+)
+from kerneltui.agents.model_port import Role, Usage
+from kerneltui.agents.pricing import SHIPPED_PRICES, ModelPrice, Rates, price_of
+from kerneltui.model.errors import DefinitionError
+
+WHOLE = """
+base_url = "http://localhost:8000/"
+
+[roles.fast]
+model = "local"
+max_tokens = 4000
+thinking = "budget"
+thinking_tokens = 2000
+effort = "low"
+strict_tools = false
+force_tools = true
+cache = false
+
+[roles.meta]
+model = "claude-haiku-4-5"
+
+[limits]
+attempts = 3
+reasks = 0
+silence_ms = 5000
+
+[prices.local]
+input = 0.1
+output = 1
+cache_write = 0
+cache_read = 0.000001
+
+[prices.tiered]
+input = 1
+output = 1
+cache_write = 1
+cache_read = 1
+long_above = 200000
+[prices.tiered.long]
+input = 2
+output = 2
+cache_write = 2
+cache_read = 2
+
+[budget]
+usd = 12.50
+tokens = 3000000
+"""
+
+
+def test_everything_can_be_said():
+    config = parse_agent_config(WHOLE)
+    assert config.base_url == "http://localhost:8000"
+    assert config.roles[Role.FAST] == RoleModel(
+        "local", 4000, Thinking.BUDGET, 2000, "low", False, True, False
+    )
+    assert config.roles[Role.META].model == "claude-haiku-4-5"
+    assert config.roles[Role.SLOW] == AgentConfig().roles[Role.SLOW]
+    assert (config.limits.attempts, config.limits.reasks, config.limits.silence_ms) == (3, 0, 5000)
+    assert config.prices["local"] == ModelPrice(Rates(100_000, 1_000_000, 0, 1))
+    assert config.prices["tiered"].cost(Usage(200_001)) == 400_002
+    assert config.prices["claude-opus-5-5"] == SHIPPED_PRICES["claude-opus-5-5"]
+    assert config.budget_micro_usd == 12_500_000
+    assert config.token_limit == 3_000_000
+
+
+def test_the_file_need_not_be_there(tmp_path: Path):
+    assert load_agent_config(tmp_path) == AgentConfig() == parse_agent_config("")
+    (tmp_path / "agents.toml").write_text("[budget]\nunlimited = true\n")
+    assert load_agent_config(tmp_path).budget_micro_usd is None
+    (tmp_path / "agents.toml").write_bytes(b"\xff")
+    with pytest.raises(DefinitionError, match=r"agents\.toml: file: cannot be read"):
+        load_agent_config(tmp_path)
+
+
+def test_every_default_model_has_a_price_and_a_budget():
+    config = AgentConfig()
+    assert set(config.roles) == set(Role)
+    assert all(price_of(config.prices, role.model) for role in config.roles.values())
+    assert config.budget_micro_usd
+
+
+def test_another_model_for_a_role():
+    config = AgentConfig().with_model(Role.SLOW, "x")
+    assert config.roles[Role.SLOW].model == "x"
+    assert config.roles[Role.FAST] == AgentConfig().roles[Role.FAST]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("x = ", "file: is not TOML"),
+        ("other = 1", "other: unknown key"),
+        ('api_key = "x"', "api_key: keys come from the environment only"),
+        ('[roles.fast]\nauth_token = "x"', "roles.fast.auth_token: keys come from"),
+        ('base_url = "localhost:80"', "base_url: expected a server's address"),
+        ('base_url = "http://[x"', "base_url: expected a server's address"),
+        ('base_url = "http://a:b@c"', "base_url: has a name or a password"),
+        ("roles = 1", "roles: expected tables"),
+        ("[roles]\nfast = 1", "roles.fast: expected a table"),
+        ('[roles.boss]\nmodel = "x"', "'boss' is not one of fast, slow, judge, meta"),
+        ('[roles.fast]\nmodel = " "', "roles.fast.model: is empty"),
+        ("[roles.fast]\nmodel = 1", "roles.fast.model: expected a text"),
+        ("[roles.fast]\nmax_tokens = 0", "roles.fast.max_tokens: is 0, expected at least 1"),
+        ('[roles.fast]\nthinking = "much"', "roles.fast.thinking: 'much' is not one of"),
+        ('[roles.fast]\nthinking = "budget"\nmax_tokens = 9000', "expected less than max_tokens"),
+        ("[roles.fast]\nthinking_tokens = 5", "expected at least 1024"),
+        ('[roles.fast]\neffort = ""', "roles.fast.effort: '' is not one of low"),
+        ("[roles.fast]\ncache = 1", "roles.fast.cache: expected true or false"),
+        ("[roles.fast]\nmodl = 1", "roles.fast.modl: unknown key"),
+        ("[limits]\nattempts = 0", "limits.attempts: is 0, expected at least 1"),
+        ("[limits]\ntries = 0", "limits.tries: unknown key"),
+        ("[prices.x]\ninput = 1", "prices.x.output: is missing"),
+        ('[prices.x]\ninput = "1"', "prices.x.input: expected dollars, found '1'"),
+        ("[prices.x]\ninput = -1", "prices.x.input: is -1, expected dollars from 0"),
+        ("[prices.x]\ninput = nan", "prices.x.input: is NaN"),
+        ("[prices.x]\ninput = 1e-7", "finer than a millionth"),
+        ("[budget]\nusd = true", "budget.usd: expected dollars"),
+        ("[budget]\nusd = 1\nunlimited = true", "budget.unlimited: there is a limit"),
+        ("[budget]\ntokens = -1", "budget.tokens: is -1"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, problem: str):
+    with pytest.raises(DefinitionError) as caught:
+        parse_agent_config(text)
+    assert str(caught.value).startswith("agents.toml: ")
+    assert problem in str(caught.value)
+
+
+@given(st.integers(0, 10**12))
+def test_dollars_are_kept_to_the_millionth(micro: int):
+    text = f"{micro // 10**6}.{micro % 10**6:06d}"
+    assert parse_agent_config(f"[budget]\nusd = {text}").budget_micro_usd == micro
