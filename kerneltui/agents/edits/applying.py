@@ -9,7 +9,8 @@ from pathlib import PurePosixPath
 from kerneltui.agents.edits.copying import edit_mark, numbered, placeholder, unnumbered
 from kerneltui.agents.edits.edit import Edit, Reply, Rewrite
 from kerneltui.agents.edits.failure import EditFailure, EditKind
-from kerneltui.agents.edits.matching import Match, Step, locate
+from kerneltui.agents.edits.finding import Step
+from kerneltui.agents.edits.matching import Match, locate
 from kerneltui.agents.edits.nearest import regions_told, shown_lines
 from kerneltui.agents.edits.page import Change, Page
 from kerneltui.agents.edits.verifying import frozen_kept, read_result, verify
