@@ -17,6 +17,14 @@ from kerneltui.model.directive import Directive
 from kerneltui.model.errors import NewerSchema, RecordError
 from kerneltui.model.measurement import Measurement, ShapeCalibration
 from kerneltui.model.record import LATER, canonical_json, from_plain, parse_json, to_plain
+from kerneltui.model.steer_event import (
+    ConstraintKind,
+    ConstraintSet,
+    ModelChosen,
+    NotesWritten,
+    SteerDelivered,
+    Steered,
+)
 
 __all__ = [
     "EVENT_KINDS",
@@ -37,6 +45,8 @@ __all__ = [
     "EvaluationInterrupted",
     "EvaluationStarted",
     "Event",
+    "ModelChosen",
+    "NotesWritten",
     "PauseSet",
     "RuleSet",
     "SearchEnded",
@@ -68,14 +78,6 @@ class AcceptRule(StrEnum):
 
     NONE = "none"
     AUTO = "auto"
-
-
-class ConstraintKind(StrEnum):
-    """What the human can ask of the search."""
-
-    PIN = "pin"
-    BAN = "ban"
-    FORCE = "force"
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,38 +229,6 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steered:
-    """The human sent a message to an agent (`fast`, `slow` or `all`)."""
-
-    at: int
-    number: int
-    to: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SteerDelivered:
-    """An agent took a message, and answers."""
-
-    at: int
-    number: int
-    agent: str
-    answer: str
-    candidate: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConstraintSet:
-    """A constraint on the search: pin a candidate as parent, ban or force a value; or lift it."""
-
-    at: int
-    kind: ConstraintKind
-    field: str
-    value: str
-    active: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleSet:
     """The rule for accepting changed."""
 
@@ -323,6 +293,8 @@ Event = (
     | ModelCallStarted
     | ModelCallEnded
     | ProposalFailed
+    | NotesWritten
+    | ModelChosen
     | SearchEnded
 )
 
@@ -348,6 +320,8 @@ EVENT_KINDS: dict[str, type[Any]] = {
     "model_call_started": ModelCallStarted,
     "model_call_ended": ModelCallEnded,
     "proposal_failed": ProposalFailed,
+    "notes_written": NotesWritten,
+    "model_chosen": ModelChosen,
     "search_ended": SearchEnded,
 }
 _KIND_OF = {kind: name for name, kind in EVENT_KINDS.items()}
@@ -399,7 +373,13 @@ def event_subject(event: Event) -> str:
             return f"steer {event.number} to {event.to}: {event.text}"
         case SessionOpened():
             return f"opened {event.session}: {event.workload} on {event.target}"
-        case ModelCallStarted() | ModelCallEnded() | ProposalFailed():
+        case (
+            ModelCallStarted()
+            | ModelCallEnded()
+            | ProposalFailed()
+            | NotesWritten()
+            | ModelChosen()
+        ):
             return event.subject
         case ConstraintSet():
             lift = "" if event.active else "lift "

@@ -29,13 +29,14 @@ from kerneltui.model.event import (
     CandidateMeasured,
     CandidateProposed,
     CandidateVerified,
-    ConstraintKind,
     ConstraintSet,
     Decided,
     Decision,
     EvaluationInterrupted,
     EvaluationStarted,
     Event,
+    ModelChosen,
+    NotesWritten,
     PauseSet,
     RuleSet,
     SearchEnded,
@@ -48,6 +49,14 @@ from kerneltui.model.event import (
 from kerneltui.model.measurement import ShapeCalibration
 from kerneltui.model.record import LATER, canonical_json, from_plain, parse_json
 from kerneltui.model.spend import Spent, record_call, spent
+from kerneltui.model.steering import (
+    Constraint,
+    Message,
+    SteerRecord,
+    constrained,
+    delivered,
+    goal_of,
+)
 
 __all__ = ["Constraint", "DecisionRecord", "Message", "State", "SteerRecord", "fold"]
 
@@ -65,37 +74,6 @@ class DecisionRecord:
     note: str
     at: int
     incumbent_before: str
-
-
-@dataclass(frozen=True, slots=True)
-class SteerRecord:
-    """A message of the human and what became of it."""
-
-    number: int
-    to: str
-    text: str
-    at: int
-    delivered_to: str = ""
-    candidate: str = ""
-    answer: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Constraint:
-    """An active constraint on the search."""
-
-    kind: ConstraintKind
-    field: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What an agent said."""
-
-    at: int
-    agent: str
-    text: str
 
 
 def _candidates() -> dict[str, Candidate]:
@@ -118,7 +96,7 @@ def _shapes() -> dict[str, ShapeCalibration]:
     return {}
 
 
-def _environment() -> Mapping[str, str]:
+def _nothing() -> Mapping[str, str]:
     return {}
 
 
@@ -127,7 +105,8 @@ class State:
     """A session as folded so far.
 
     `position` is the number of events folded, `fruitless` counts by agent the attempts in a row that gave
-    no proposal.
+    no proposal. `notes` is what the human made of the lab notes, None if nobody touched them; `models`
+    names by role the models that the human chose.
     """
 
     position: int = 0
@@ -146,7 +125,7 @@ class State:
     opened_at: int = 0
     shapes: tuple[ShapeInfo, ...] = ()
     workload_hash: str = ""
-    environment: Mapping[str, str] = field(default_factory=_environment)
+    environment: Mapping[str, str] = field(default_factory=_nothing)
     delta: float = 0.0
     calibrations: dict[str, ShapeCalibration] = field(default_factory=_shapes)
     mutants: tuple[str, ...] = ()
@@ -162,6 +141,8 @@ class State:
     budget_micro_usd: int | None = field(default=None, metadata=LATER)
     calls: dict[str, CallRecord] = field(default_factory=_calls, metadata=LATER)
     fruitless: dict[str, int] = field(default_factory=_counts, metadata=LATER)
+    notes: str | None = field(default=None, metadata=LATER)
+    models: Mapping[str, str] = field(default_factory=_nothing, metadata=LATER)
     ended: str = ""
 
     def __post_init__(self) -> None:
@@ -225,13 +206,8 @@ class State:
                 self.environment = event.environment or self.environment
             case Decided():
                 self._decide(event)
-            case Steered():
-                record = SteerRecord(event.number, event.to, event.text, event.at)
-                self.steers = (*self.steers, record)
-            case SteerDelivered():
-                self._deliver(event)
-            case ConstraintSet():
-                self._constrain(event)
+            case Steered() | SteerDelivered() | ConstraintSet() | NotesWritten() | ModelChosen():
+                self._steer(event)
             case RuleSet():
                 self.rule = event.rule
             case PauseSet():
@@ -263,11 +239,32 @@ class State:
         self.position += 1
         self.at = event.at
 
+    @property
+    def goal(self) -> str:
+        """What the human wants all agents to aim for; empty without."""
+        return goal_of(self.steers)
+
     def spent(self, calls: Iterable[int] | None = None) -> Spent:
         """What models have cost: all calls, or those of these numbers."""
         if calls is None:
             return spent(self.calls.values())
         return spent(self.calls[str(number)] for number in calls)
+
+    def _steer(
+        self, event: Steered | SteerDelivered | ConstraintSet | NotesWritten | ModelChosen
+    ) -> None:
+        match event:
+            case Steered():
+                record = SteerRecord(event.number, event.to, event.text, event.at)
+                self.steers = (*self.steers, record)
+            case SteerDelivered():
+                self.steers = delivered(self.steers, event)
+            case ConstraintSet():
+                self.constraints = constrained(self.constraints, event)
+            case NotesWritten():
+                self.notes = event.text
+            case ModelChosen():
+                self.models = {**self.models, event.role: event.model}
 
     def _open(self, event: SessionOpened) -> None:
         self.session = event.session
@@ -397,28 +394,6 @@ class State:
         )
         self.incumbent = record.incumbent_before
         self.main = event.main
-
-    def _deliver(self, event: SteerDelivered) -> None:
-        self.steers = tuple(
-            replace(
-                record,
-                delivered_to=event.agent,
-                candidate=event.candidate or record.candidate,
-                answer=event.answer,
-            )
-            if record.number == event.number
-            else record
-            for record in self.steers
-        )
-
-    def _constrain(self, event: ConstraintSet) -> None:
-        constraint = Constraint(event.kind, event.field, event.value)
-        others = [c for c in self.constraints if c != constraint]
-        if event.active and event.kind is ConstraintKind.PIN:
-            others = [c for c in others if c.kind is not ConstraintKind.PIN]
-        if event.active and event.kind is ConstraintKind.FORCE:
-            others = [c for c in others if (c.kind, c.field) != (event.kind, event.field)]
-        self.constraints = (*others, constraint) if event.active else tuple(others)
 
 
 def fold(events: Iterable[Event], state: State | None = None) -> State:

@@ -1,0 +1,82 @@
+"""Events by which the human steers the search: messages, constraints, lab notes, the choice of models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = [
+    "ConstraintKind",
+    "ConstraintSet",
+    "ModelChosen",
+    "NotesWritten",
+    "SteerDelivered",
+    "Steered",
+]
+
+
+class ConstraintKind(StrEnum):
+    """What the human can ask of the search."""
+
+    PIN = "pin"
+    BAN = "ban"
+    FORCE = "force"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steered:
+    """The human sent a message to an agent (`fast`, `slow` or `all`)."""
+
+    at: int
+    number: int
+    to: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteerDelivered:
+    """An agent took a message, and answers."""
+
+    at: int
+    number: int
+    agent: str
+    answer: str
+    candidate: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintSet:
+    """A constraint on the search: pin a candidate as parent, ban or force a value; or lift it."""
+
+    at: int
+    kind: ConstraintKind
+    field: str
+    value: str
+    active: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotesWritten:
+    """The human wrote the lab notes; they are in the tree of every candidate from then on."""
+
+    at: int
+    text: str
+
+    @property
+    def subject(self) -> str:
+        """One readable line."""
+        return f"lab notes written, {len(self.text.splitlines())} lines"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChosen:
+    """The human named another model for a role, from its next call on."""
+
+    at: int
+    role: str
+    model: str
+
+    @property
+    def subject(self) -> str:
+        """One readable line."""
+        return f"model of {self.role}: {self.model}"
