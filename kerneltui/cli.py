@@ -48,6 +48,12 @@ def cli() -> None:
     """
 
 
+def _agents_by_key() -> str:
+    """The agents that this environment can have."""
+    keys = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+    return "claude" if any(os.environ.get(name) for name in keys) else "offline"
+
+
 @cli.command("open", epilog=_example("kerneltui open workloads/gemm_allgather --target cpu"))
 @click.argument("what", metavar="WORKLOAD|SESSION|BUNDLE", type=_PATH)
 @click.option("--new", is_flag=True, help="Start a new session even if one is unfinished.")
@@ -56,7 +62,9 @@ def cli() -> None:
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
 @click.option("--budget", type=_Budget(), help="Time for the search, such as 10m.")
 @click.option(
-    "--agents", type=click.Choice(["off", "offline"]), default="offline", show_default=True
+    "--agents",
+    type=click.Choice(["off", "offline", "claude"]),
+    help="Who proposes; claude if there is a key, else the offline search.",
 )
 @click.option("--readonly", is_flag=True, help="Look on; decide nothing.")
 def open_command(
@@ -84,7 +92,7 @@ def open_command(
     if place.workload is None and not place.exists:
         raise OpeningFailed(f"{what}: no workload was found")
     chosen = target or default_target(place)
-    mode = agents or ("" if place.exists else "offline")
+    mode = agents or ("" if place.exists else _agents_by_key())
     launch = Launch(chosen, mode, seed, "none", None, budget)
     quit_ = run(
         connect=lambda report: str(launch_engine(place, launch, report)),
@@ -113,6 +121,11 @@ def open_command(
 @click.option("--budget", type=_Budget(), help="Time for the search, such as 10m.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
 @click.option("--accept", type=click.Choice(["auto", "none"]), default="auto", show_default=True)
+@click.option(
+    "--agents",
+    type=click.Choice(["offline", "claude"]),
+    help="Who proposes; claude if there is a key, else the offline search.",
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output.")
 def tune(
     workload: Path,
@@ -124,6 +137,7 @@ def tune(
     budget: int | None,
     seed: int,
     accept: str,
+    agents: str | None,
     as_json: bool,
 ) -> int:
     """Tune without a terminal; Ctrl-C stops and keeps the best."""
@@ -135,13 +149,25 @@ def tune(
     place = find_place(workload, session=session, new=new, target=target)
     start = Start(
         target=target or default_target(place),
-        agents="offline",
+        agents=agents or _agents_by_key(),
         seed=seed,
         rule=AcceptRule(accept),
         candidates=DEFAULT_CANDIDATES if candidates is None and budget is None else candidates,
         time_ns=budget,
     )
     return run_tune(place, start, as_json=as_json)
+
+
+@cli.command(epilog=_example("kerneltui context workloads/gemm_allgather --agent slow"))
+@click.argument("workload", type=_PATH)
+@click.option("--session", type=_PATH, help="As the agent would be asked in this session now.")
+@click.option("--target", help="Where kernels run (cpu, cuda).")
+@click.option("--agent", type=click.Choice(["fast", "slow"]), default="fast", show_default=True)
+def context(workload: Path, *, session: Path | None, target: str | None, agent: str) -> int:
+    """Print exactly what an agent's language model would be told, with token counts."""
+    from kerneltui.headless.context import context as run_context
+
+    return run_context(workload, session=session, target=target, agent=agent)
 
 
 @cli.command(

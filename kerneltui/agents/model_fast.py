@@ -89,6 +89,15 @@ class ModelFastPath:
         plan = self._plan(view)
         self.thinker.start(plan.parent, lambda talk: self._propose(talk, plan))
 
+    def preview(self, view: SearchView) -> Request:
+        """What the model would be asked first now."""
+        plan = self._plan(view)
+        if plan.failure:
+            text = prompt("judge", failure=plan.failure, log=plan.log or "none", source=plan.source)
+        else:
+            text = prompt("fast_analyse", source=plan.source)
+        return replace(plan.request, prompt=text)
+
     def propose(self, view: SearchView) -> Proposal | None:
         """Returns a proposal that is ready."""
         return self.thinker.take()

@@ -89,6 +89,10 @@ class ModelSlowPath:
         plan = self._plan(view)
         self.thinker.start(plan.parents[0], lambda talk: _propose(talk, plan))
 
+    def preview(self, view: SearchView) -> Request:
+        """What the model would be asked now."""
+        return self._plan(view).request
+
     def propose(self, view: SearchView) -> Proposal | None:
         """Returns a proposal that is ready."""
         return self.thinker.take()

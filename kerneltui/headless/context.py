@@ -1,0 +1,95 @@
+"""`kerneltui context`: what an agent's language model would be told, word by word."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from kerneltui.agents.context import estimate_tokens
+from kerneltui.agents.model_fast import ModelFastPath
+from kerneltui.agents.model_port import Chunk, FailureKind, ModelCall, ModelFailure, ModelReply
+from kerneltui.agents.model_slow import ModelSlowPath
+from kerneltui.agents.port import SearchView
+from kerneltui.agents.tools import PROPOSE
+from kerneltui.agents.writing import Request
+from kerneltui.engine.opening import Start, create_session, workload_on
+from kerneltui.engine.reader import Recording, opened_recording
+from kerneltui.engine.staff import Staff
+from kerneltui.headless.output import Exit
+from kerneltui.model.event import AcceptRule
+from kerneltui.model.workload import TargetSpec, Workload
+
+__all__ = ["context"]
+
+
+class _Nobody:
+    """The model of a preview: it is never asked."""
+
+    def quote(self, call: ModelCall) -> tuple[str, int | None]:
+        """Has no price."""
+        return "nobody", None
+
+    def ask(
+        self, call: ModelCall, hear: Callable[[Chunk], None], stop: Callable[[], bool]
+    ) -> ModelReply:
+        """Answers nothing."""
+        raise ModelFailure(FailureKind.REQUEST, "nobody is asked in a preview")
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def context(folder: Path, *, session: Path | None, target: str | None, agent: str) -> int:
+    """Prints the context of the fast or the slow path, in a session or in a new one."""
+    workload, spec = workload_on(folder, target)
+    if session is not None:
+        with opened_recording(session) as recording:
+            request = _request(recording, workload, spec, agent)
+    else:
+        with tempfile.TemporaryDirectory(prefix="kerneltui-context-") as place:
+            start = Start(spec.name, "claude", 0, AcceptRule.NONE, None, None)
+            with create_session(Path(place) / "session", workload, start) as made:
+                request = _request(Recording(made), workload, spec, agent)
+    _print(request)
+    return Exit.FINISHED
+
+
+def _request(recording: Recording, workload: Workload, spec: TargetSpec, agent: str) -> Request:
+    recorder = recording.recorder
+    staff = Staff(
+        recorder=recorder,
+        workload=workload,
+        spec=spec,
+        folder=workload.folder,
+        candidates=None,
+        tell=lambda news: None,
+        make_model=_Nobody,
+        models_alone=True,
+    )
+    shapes = [shape.dimensions for shape in recorder.state.shapes]
+    view = SearchView(recorder.state, recorder.source, shapes, Path(recorder.kernel_path).name)
+    found = [one for one in staff.agents("claude") if str(one.name) == agent]
+    speaker = found[0]
+    assert isinstance(speaker, ModelFastPath | ModelSlowPath)
+    return speaker.preview(view)
+
+
+def _print(request: Request) -> None:
+    total = 0
+    for number, block in enumerate(request.system, 1):
+        cached = ", cached" if block.cached else ""
+        total += _section(f"system {number}{cached}", block.text)
+    total += _section(f"{request.role}: {request.purpose}", request.prompt)
+    schema = json.dumps(PROPOSE.schema, indent=1)
+    total += _section(f"tool {PROPOSE.name}", schema)
+    print(
+        f"about {total:,} tokens in all, by the length of the text; a call's record has what was counted"
+    )
+
+
+def _section(title: str, text: str) -> int:
+    tokens = estimate_tokens(text)
+    print(f"──── {title}, about {tokens:,} tokens\n\n{text}\n")
+    return tokens

@@ -1,0 +1,54 @@
+"""`kerneltui context`: what an agent would be told, and nothing that it must not know."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUNDLE = ROOT / "sessions" / "gemm_allgather-cpu.bundle"
+
+
+def context(*arguments: str, workload: str = "gemm_allgather") -> str:
+    before = {path.name for path in (ROOT / "sessions").iterdir()}
+    result = subprocess.run(
+        [sys.executable, "-m", "kerneltui.cli", "context", f"workloads/{workload}", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert {path.name for path in (ROOT / "sessions").iterdir()} == before
+    return result.stdout
+
+
+@pytest.mark.parametrize("agent", ["fast", "slow"])
+@pytest.mark.parametrize(
+    ("workload", "target"),
+    [("gemm_allgather", "cpu"), ("gemm_allgather", "cuda"), ("gemm", "cuda")],
+)
+def test_a_new_session_tells_the_contract_and_no_hidden_shape(
+    agent: str, workload: str, target: str
+) -> None:
+    text = context("--agent", agent, "--target", target, workload=workload)
+    assert "kerneltui_requirements" in text
+    assert "tokens in all" in text
+    assert '"hidden"' not in text
+    assert "193" not in text.split("```toml", 1)[1].split("```", 1)[0]
+    assert "MUTANTS: Answers" not in text
+
+
+def test_only_what_the_target_has_is_explained() -> None:
+    assert "ld.acquire.sys" not in context("--target", "cpu")
+    assert "ld.acquire.sys" in context("--target", "cuda")
+
+
+def test_a_recorded_session_tells_evidence_and_limits() -> None:
+    text = context("--session", str(BUNDLE), "--agent", "slow", "--target", "cpu")
+    assert "## Evidence" in text
+    assert "of the bound" in text
+    assert "| shape | bound | limited by | best baseline |" in text
