@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from agents_edits_kernels import changed, occurrences, samples, spans, unlike
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kerneltui.agents.edits.applying import apply_reply
@@ -292,6 +292,7 @@ int last;
 # -- carrying over
 
 
+@settings(max_examples=15)  # each runs git
 @given(st.data())
 def test_changes_of_other_regions_are_carried_over(data: st.DataObject):
     sample = data.draw(unlike(samples(least=2)))
