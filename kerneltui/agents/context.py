@@ -28,6 +28,7 @@ from kerneltui.model.directive import Backend
 __all__ = ["Material", "body", "estimate_tokens", "standing", "visible"]
 
 _HIDDEN = re.compile(r"\s*tags\s*=.*[\"']hidden[\"']")
+_WRONG_ANSWERS = re.compile(r"^(?=# --- Answers|MUTANTS\b)", re.MULTILINE)
 _CHARACTERS_PER_TOKEN = 3.5  # of C++ and Markdown; what a server counts is in the record of a call
 _DIGESTS = {
     "cpu": {Backend.LSA: "digest_cpu"},
@@ -69,7 +70,7 @@ class Material:
             target=target,
             ranks=ranks,
             workload=visible(folder.joinpath("workload.toml").read_text(encoding="utf-8")),
-            reference=reference.split("# --- Answers", 1)[0],
+            reference=_WRONG_ANSWERS.split(reference, maxsplit=1)[0],
             backends=tuple(backends),
             language="python" if file.endswith(".py") else "cpp",
         )

@@ -27,7 +27,7 @@ from kerneltui.session.repository import Session
 
 WORKLOAD = Path(__file__).parents[2] / "workloads" / "gemm_allgather"
 TEXT = (WORKLOAD / "workload.toml").read_text(encoding="utf-8")
-COMMANDS = ["open", "tune", "bench", "verify", "doctor", "replay", "bundle"]
+COMMANDS = ["open", "tune", "bench", "verify", "doctor", "replay", "bundle", "context"]
 
 
 @dataclass(frozen=True, slots=True)
