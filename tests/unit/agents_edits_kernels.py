@@ -14,11 +14,11 @@ CALLS = ("load", "store", "wait_for", "raise_flag", "copy")
 
 @st.composite
 def code_lines(draw: st.DrawFn, numbers: st.SearchStrategy[int], least: int, most: int):
-    """Lines of code; with few numbers many of them are alike."""
+    """Lines of code, the first not blank; with few numbers many of them are alike."""
     count = draw(st.integers(least, most))
     return [
         f"{'    ' * draw(st.integers(0, 3))}{draw(st.sampled_from(CALLS))}(x{draw(numbers)}, {at % 2});"
-        if draw(st.integers(0, 9))
+        if at == 0 or draw(st.integers(0, 9))
         else ""
         for at in range(count)
     ]
@@ -103,7 +103,7 @@ class Span:
 def spans(
     draw: st.DrawFn, sample: Sample, most: int = 3, only: frozenset[int] = frozenset(range(3))
 ) -> list[Span]:
-    """Changes that do not touch each other, from top to bottom, in some of the regions."""
+    """Changes that do not touch each other, one at least, from top to bottom."""
     found: list[Span] = []
     for number, body in enumerate(sample.regions):
         if number not in only:
@@ -119,6 +119,9 @@ def spans(
             if any(line.strip() for line in old) and tuple(new) != old:
                 found.append(Span(number, first, end, tuple(new)))
             at = end + 1
+    if not found:
+        number = draw(st.sampled_from(sorted(only & set(range(len(sample.regions))))))
+        found.append(Span(number, 0, 1, tuple(draw(code_lines(st.integers(500, 900), 1, 3)))))
     return found
 
 
