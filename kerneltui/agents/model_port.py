@@ -211,6 +211,10 @@ class ModelPort(Protocol):
         """
         ...
 
+    def set_model(self, role: Role, model: str) -> None:
+        """Names another model for a role, from the next question on."""
+        ...
+
     def ask(
         self,
         call: ModelCall,

@@ -7,18 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kerneltui.engine import decisions
+from kerneltui.engine import decisions, steering
 from kerneltui.engine.errors import Refused
+from kerneltui.engine.lab_notes import lab_notes
 from kerneltui.engine.machine_code import difference, question
 from kerneltui.engine.profiling import ask_profile
 from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.model.command import (
     Accept,
+    ChooseModel,
     Command,
     Constrain,
     Edit,
     Interrupt,
     Profile,
+    ReadLabNotes,
     ReadLog,
     ReadMachineCode,
     ReadNotes,
@@ -33,17 +36,13 @@ from kerneltui.model.command import (
     StopEngine,
     TakeOver,
     Undo,
+    WriteNotes,
 )
 from kerneltui.model.event import (
     BudgetSet,
-    ConstraintKind,
-    ConstraintSet,
     PauseSet,
     RuleSet,
-    SteerDelivered,
-    Steered,
 )
-from kerneltui.model.kernel import Tunable
 from kerneltui.session.errors import SessionError
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["READ_COMMANDS", "Request", "answer_machine_code", "handle_command", "read"]
 
-READ_COMMANDS = (ReadSource, ReadLog, ReadNotes, ReadMachineCode)
+READ_COMMANDS = (ReadSource, ReadLog, ReadNotes, ReadLabNotes, ReadMachineCode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +96,8 @@ def _follow(tuner: Tuner, command: Command) -> dict[str, Any]:
             return {"candidate": made, "text": f"your version is {made}"}
         case Rebench():
             _rebench(tuner, command)
-        case Steer():
-            _steer(tuner, command)
-        case Constrain():
-            _constrain(tuner, command)
+        case Steer() | Constrain() | WriteNotes() | ChooseModel():
+            steering.follow(tuner, command)
         case SetRule():
             recorder.record(RuleSet(at=now_ns(), rule=command.rule))
         case SetPaused():
@@ -121,7 +118,7 @@ def _follow(tuner: Tuner, command: Command) -> dict[str, Any]:
             tuner.stop("stopped by the user")
         case TakeOver() | ReadMachineCode() | Profile():
             raise Refused("this is answered elsewhere")
-        case ReadSource() | ReadLog() | ReadNotes():
+        case ReadSource() | ReadLog() | ReadNotes() | ReadLabNotes():
             return read(recorder, command)
     return {}
 
@@ -148,69 +145,6 @@ def _rebench(tuner: Tuner, command: Rebench) -> None:
     tuner.want(candidate.id, rebench=True, first=True)
 
 
-def _steer(tuner: Tuner, command: Steer) -> None:
-    if command.to not in ("fast", "slow", "all"):
-        raise Refused(f"'{command.to}' is no agent; write to @fast, @slow or @all")
-    if not command.text.strip():
-        raise Refused("the message is empty")
-    recorder = tuner.recorder
-    number = len(recorder.state.steers) + 1
-    recorder.record(Steered(at=now_ns(), number=number, to=command.to, text=command.text.strip()))
-    if not tuner.agents:
-        answer = "agents are off; the note is kept in the session"
-        recorder.record(SteerDelivered(at=now_ns(), number=number, agent="notebook", answer=answer))
-
-
-def _constrain(tuner: Tuner, command: Constrain) -> None:
-    recorder = tuner.recorder
-    name, value = command.field, command.value
-    if command.kind is ConstraintKind.PIN:
-        if command.active and value not in recorder.state.candidates:
-            raise Refused(f"there is no candidate {value}")
-        name = ""
-    else:
-        tunable = _tunable(tuner, name)
-        name = tunable.name
-        if command.active or value:
-            legal = [str(item) for item in tunable.values]
-            if value not in legal:
-                raise Refused(f"{name} has no value '{value}'; it has {' '.join(legal)}")
-    if not command.active:
-        _lift(tuner, command.kind, name, value)
-        return
-    recorder.record(ConstraintSet(at=now_ns(), kind=command.kind, field=name, value=value))
-
-
-def _lift(tuner: Tuner, kind: ConstraintKind, name: str, value: str) -> None:
-    standing = [
-        constraint
-        for constraint in tuner.recorder.state.constraints
-        if constraint.kind is kind
-        and constraint.field == name
-        and (not value or constraint.value == value)
-    ]
-    if not standing:
-        raise Refused(f"there is no {kind} of {name or 'a candidate'} to lift")
-    for constraint in standing:
-        tuner.recorder.record(
-            ConstraintSet(at=now_ns(), kind=kind, field=name, value=constraint.value, active=False)
-        )
-
-
-def _tunable(tuner: Tuner, name: str) -> Tunable:
-    """Finds a choice by its name, in any case, in the kernels that were proposed, newest first."""
-    state = tuner.recorder.state
-    for identifier in reversed(state.candidates):
-        tunables = tuner.kernel(identifier).tunables
-        for tunable in tunables:
-            if tunable.name.lower() == name.lower():
-                return tunable
-        if tunables:
-            known = ", ".join(tunable.name for tunable in tunables)
-            raise Refused(f"'{name}' is not a choice of this kernel; it has {known}")
-    raise Refused(f"'{name}' is not known: no kernel with choices was proposed yet")
-
-
 def answer_machine_code(
     recorder: Recorder, command: ReadMachineCode, reply: Callable[[bool, Any], None]
 ) -> None:
@@ -234,12 +168,16 @@ def answer_machine_code(
     threading.Thread(target=compare, name="machine code", daemon=True).start()
 
 
-def read(recorder: Recorder, command: ReadSource | ReadLog | ReadNotes) -> dict[str, Any]:
+def read(
+    recorder: Recorder, command: ReadSource | ReadLog | ReadNotes | ReadLabNotes
+) -> dict[str, Any]:
     """Answers a query.
 
     Raises:
         Refused: There is no such candidate or log.
     """
+    if isinstance(command, ReadLabNotes):
+        return {"text": lab_notes(recorder)}
     if isinstance(command, ReadLog):
         name, _, digest = command.log.partition("@")
         text = recorder.session.read_log(name, digest)

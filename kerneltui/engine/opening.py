@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kerneltui.engine.errors import OpeningFailed, WorkloadUnfit
-from kerneltui.engine.recorder import Recorder, now_ns, unheard
+from kerneltui.engine.recorder import NOTES_FILE, Recorder, now_ns, unheard
 from kerneltui.model.errors import RecordError
 from kerneltui.model.event import (
     SCHEMA,
@@ -139,7 +139,7 @@ def create_session(path: Path, workload: Workload, start: Start) -> Session:
         files={
             kernel_path(workload.name, spec.seed): seed.source.encode(),
             "session.toml": _session_toml(workload, start).encode(),
-            "notes.md": b"# Notes\n\nWhat was learned in this session.\n",
+            NOTES_FILE: b"# Notes\n\nWhat was learned in this session.\n",
         },
         message=f"{BASE}: the seed {spec.seed} of {workload.name}",
         trailers={"Kerneltui-Candidate": BASE, "Kerneltui-Derived-From": spec.seed},

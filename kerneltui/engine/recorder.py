@@ -29,9 +29,11 @@ from kerneltui.model.record import canonical_json
 from kerneltui.model.state import State
 from kerneltui.session.repository import Session
 
-__all__ = ["Recorder", "candidate_number", "now_ns", "unheard"]
+__all__ = ["NOTES_FILE", "Recorder", "candidate_number", "now_ns", "unheard"]
 
 AGENT_MAIL = "agents@kerneltui.invalid"
+NOTES_FILE = "notes.md"
+"""The lab notes, in the tree of every candidate."""
 
 
 def now_ns() -> int:
@@ -100,6 +102,8 @@ class Recorder:
         at = now_ns()
         parents = [state.candidates[parent].sha for parent in proposal.parents]
         base = self.session.read_tree(parents[0])
+        if state.notes is not None:
+            base = {**base, NOTES_FILE: state.notes.encode()}
         sha = self.session.write_candidate(
             identifier,
             files={**base, self.kernel_path: proposal.source.encode()},

@@ -156,6 +156,7 @@ class _Engine:
         self._evaluator = evaluator
         inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         agents: list[Agent] = []
+        model: ModelPort | None = None
         if workload is not None and spec is not None and setup.place.workload is not None:
             staff = Staff(
                 recorder=self._recorder,
@@ -168,6 +169,7 @@ class _Engine:
                 models_alone=setup.models_alone,
             )
             agents = staff.agents(setup.start.agents or state.agents)
+            model = staff.model
         self._tuner = Tuner(
             recorder=self._recorder,
             executor=None,
@@ -176,6 +178,7 @@ class _Engine:
             progress=self._progressed,
             clients=lambda: self._server.clients(),
             kernel_file=Path(path).name,
+            model=model,
             inbox=inbox,
         )
         if evaluator is not None:

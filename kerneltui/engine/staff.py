@@ -9,17 +9,17 @@ from pathlib import Path
 from kerneltui.agents.context import Material
 from kerneltui.agents.fast_path import OfflineFastPath
 from kerneltui.agents.model_fast import ModelFastPath
-from kerneltui.agents.model_port import ModelPort
+from kerneltui.agents.model_port import ModelPort, Role
 from kerneltui.agents.model_slow import ModelSlowPath
 from kerneltui.agents.port import Agent
 from kerneltui.agents.slow_path import OfflineSlowPath
 from kerneltui.agents.thinking import Thinker
+from kerneltui.engine.lab_notes import lab_notes
 from kerneltui.engine.opening import library_kernels
 from kerneltui.engine.recorder import Recorder
 from kerneltui.model.candidate import AgentName, Candidate
 from kerneltui.model.directive import Backend
 from kerneltui.model.workload import TargetSpec, Workload
-from kerneltui.session.errors import SessionError
 
 __all__ = ["MODES", "MakeModel", "Staff"]
 
@@ -28,7 +28,6 @@ MODES = ("off", "offline", "claude")
 """Who proposes: nobody, the search without a model, a language model beside the search."""
 
 _DEFAULT_BUDGET = 40
-_NOTES = "notes.md"
 
 
 @dataclass(slots=True)
@@ -44,6 +43,7 @@ class Staff:
         tell: Takes news of agents that think to the engine; from any thread.
         make_model: Makes the language model.
         models_alone: Whether the search without a model does not propose beside it.
+        model: The language model that was made, if any.
     """
 
     recorder: Recorder
@@ -54,6 +54,7 @@ class Staff:
     tell: Callable[[object], None]
     make_model: MakeModel
     models_alone: bool = False
+    model: ModelPort | None = None
 
     def agents(self, mode: str) -> list[Agent]:
         """The agents of a mode, in the order in which they are asked.
@@ -72,6 +73,9 @@ class Staff:
 
     def _with_models(self) -> list[Agent]:
         state, model = self.recorder.state, self.make_model()
+        for role, name in state.models.items():
+            model.set_model(Role(role), name)
+        self.model = model
         seed_file = state.candidates[state.base].seed_file
         material = Material.of(self.folder, state.target, state.ranks, self._backends(), seed_file)
         fast = ModelFastPath(
@@ -91,11 +95,7 @@ class Staff:
         return (Backend.LSA,) if self.spec.name == "cpu" else (Backend.LSA, Backend.COPY_ENGINE)
 
     def _notes(self) -> str:
-        try:
-            data = self.recorder.session.read_file(self.recorder.state.main, _NOTES)
-        except (SessionError, KeyError):
-            return ""
-        return data.decode("utf-8", "replace")
+        return lab_notes(self.recorder)
 
     def _log(self, candidate: Candidate) -> str:
         failure = candidate.failure

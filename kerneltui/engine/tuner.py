@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kerneltui.agents.model_port import ModelPort
 from kerneltui.agents.port import Agent, Proposal
 from kerneltui.engine import decisions
 from kerneltui.engine.agent_desk import NEWS
@@ -109,6 +110,7 @@ class Tuner:
     progress: Callable[[Progress], None]
     clients: Callable[[], int]
     kernel_file: str
+    model: ModelPort | None = None
     inbox: queue.SimpleQueue[Any] = field(default_factory=_inbox)
     failure: Exception | None = None
     _wanted: deque[tuple[str, bool]] = field(default_factory=_wanted)

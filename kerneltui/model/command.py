@@ -12,12 +12,14 @@ from kerneltui.model.record import from_plain, to_plain
 
 __all__ = [
     "Accept",
+    "ChooseModel",
     "Command",
     "Constrain",
     "Edit",
     "Interrupt",
     "Profile",
     "Progress",
+    "ReadLabNotes",
     "ReadLog",
     "ReadMachineCode",
     "ReadNotes",
@@ -32,6 +34,7 @@ __all__ = [
     "StopEngine",
     "TakeOver",
     "Undo",
+    "WriteNotes",
     "decode_command",
     "encode_command",
 ]
@@ -140,6 +143,21 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteNotes:
+    """Replace the lab notes of the session, `notes.md` in the tree of every later candidate."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChooseModel:
+    """Ask another model from the next call on; `role` is fast, slow, judge or meta."""
+
+    role: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
 class Interrupt:
     """End the running evaluation now."""
 
@@ -176,6 +194,11 @@ class ReadNotes:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadLabNotes:
+    """Query: the lab notes of the session as they are now."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadMachineCode:
     """Query: how the machine code of a candidate differs from that of its first parent.
 
@@ -198,12 +221,15 @@ Command = (
     | Rebench
     | Profile
     | Edit
+    | WriteNotes
+    | ChooseModel
     | Interrupt
     | TakeOver
     | StopEngine
     | ReadSource
     | ReadLog
     | ReadNotes
+    | ReadLabNotes
     | ReadMachineCode
 )
 
@@ -220,12 +246,15 @@ _COMMANDS: dict[str, type[Any]] = {
     "rebench": Rebench,
     "profile": Profile,
     "edit": Edit,
+    "write_notes": WriteNotes,
+    "choose_model": ChooseModel,
     "interrupt": Interrupt,
     "take_over": TakeOver,
     "stop_engine": StopEngine,
     "read_source": ReadSource,
     "read_log": ReadLog,
     "read_notes": ReadNotes,
+    "read_lab_notes": ReadLabNotes,
     "read_machine_code": ReadMachineCode,
 }
 _NAME_OF = {kind: name for name, kind in _COMMANDS.items()}

@@ -24,6 +24,11 @@ class SteerRecord:
     candidate: str = ""
     answer: str = ""
 
+    @property
+    def is_goal(self) -> bool:
+        """Whether it states a goal for all agents."""
+        return self.to == "all" and self.text.startswith(GOAL.rstrip())
+
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
@@ -74,6 +79,6 @@ def constrained(
 def goal_of(steers: tuple[SteerRecord, ...]) -> str:
     """The goal in force: that of the newest message to all that states one; empty if it lifts it."""
     for steer in reversed(steers):
-        if steer.to == "all" and steer.text.startswith(GOAL.rstrip()):
+        if steer.is_goal:
             return steer.text.removeprefix(GOAL.rstrip()).strip()
     return ""

@@ -20,6 +20,7 @@ from kerneltui.agents.model_port import (
     ModelCall,
     ModelFailure,
     ModelReply,
+    Role,
     ToolUse,
     Usage,
 )
@@ -30,7 +31,14 @@ from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
 from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.candidate import AgentName, Failure, Origin, Phase
-from kerneltui.model.event import AcceptRule, BudgetSet, SteerDelivered, Steered
+from kerneltui.model.event import (
+    AcceptRule,
+    BudgetSet,
+    ModelChosen,
+    NotesWritten,
+    SteerDelivered,
+    Steered,
+)
 from kerneltui.model.kernel import Kernel, parse_kernel
 from kerneltui.model.measurement import FailureKind as Bad
 from kerneltui.model.measurement import Stage
@@ -115,8 +123,13 @@ class ScriptedModel:
     price: int | None = PRICE
     before: Callable[[], None] = lambda: None
 
+    models: dict[Role, str] = field(default_factory=dict)
+
+    def set_model(self, role: Role, model: str) -> None:
+        self.models[role] = model
+
     def quote(self, call: ModelCall) -> tuple[str, int | None]:
-        return "model-x", self.price
+        return self.models.get(call.role, "model-x"), self.price
 
     def ask(
         self, call: ModelCall, hear: Callable[[Chunk], None], stop: Callable[[], bool]
@@ -327,3 +340,26 @@ def test_an_agent_thinks_while_an_evaluation_runs(folder: Path) -> None:
     model.before = before
     run(folder, model, evaluator)
     assert thought.is_set()
+
+
+def test_the_humans_goal_notes_and_choice_of_models_hold_in_a_resumed_session(folder: Path) -> None:
+    run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B]), candidates=2)
+    with Session.open(folder, writable=True) as session:
+        state = load_state(session)
+        recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
+        for number, text in enumerate(("goal: save registers", "goal: the tall shape"), 1):
+            recorder.record(Steered(at=state.at + 1, number=number, to="all", text=text))
+            delivered = SteerDelivered(at=state.at + 1, number=number, agent="fast", answer="yes")
+            recorder.record(delivered)
+        recorder.record(NotesWritten(at=state.at + 1, text="# Notes\n\nKC 512 spills.\n"))
+        recorder.record(ModelChosen(at=state.at + 1, role="slow", model="model-y"))
+        recorder.record(BudgetSet(at=state.at + 1, candidates=3, time_ns=None))
+    model = ScriptedModel([tunable("x", "1")])
+    state = run(folder, model, candidates=3)
+    question = model.asked[0]
+    assert "- the goal in force: the tall shape" in question.turns[0].text
+    assert "save registers" not in question.turns[0].text
+    assert any("KC 512 spills." in block.text for block in question.system)
+    assert {call.role: call.model for call in state.calls.values()}["slow"] == "model-x-1"
+    began = [event for event in events_of(folder) if isinstance(event, ModelCallStarted)]
+    assert began[-1].model == "model-y"

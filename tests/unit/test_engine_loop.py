@@ -26,11 +26,13 @@ from kerneltui.model.candidate import (
 )
 from kerneltui.model.command import (
     Accept,
+    ChooseModel,
     Command,
     Constrain,
     Edit,
     Interrupt,
     Profile,
+    ReadLabNotes,
     ReadLog,
     ReadMachineCode,
     ReadNotes,
@@ -42,6 +44,7 @@ from kerneltui.model.command import (
     StopEngine,
     TakeOver,
     Undo,
+    WriteNotes,
     encode_command,
 )
 from kerneltui.model.event import AcceptRule, ConstraintKind, decode_event
@@ -317,6 +320,35 @@ def test_steering_binds_the_search(live):
         assert candidate.configuration["COPY_KIND"] != "COPY_MOVSB"
         assert candidate.configuration["TRANSFER"] == "push"
     assert terminal.state.steers[0].delivered_to == "slow"
+
+
+def test_lab_notes_are_an_event_and_stand_in_every_later_candidate(live, session: Path):
+    terminal = live(FakeEvaluator(), rule=AcceptRule.NONE, candidates=1)
+    terminal.wait(lambda s: bool(list(s.pending())))
+    landed = next(terminal.state.pending())
+    before = terminal.ask(ReadLabNotes())["data"]["text"]
+    assert before.startswith("# Notes")
+    text = "# Notes\n\nLarger chunks win on tall shapes.\n"
+    assert terminal.ask(WriteNotes(text))["ok"]
+    assert terminal.state.notes == text
+    assert terminal.ask(ReadLabNotes())["data"]["text"] == text
+    again = terminal.ask(WriteNotes(text))
+    assert not again["ok"] and "nothing was changed" in again["error"]
+    assert not terminal.ask(WriteNotes("x" * 70_000))["ok"]
+    source = parse_kernel(terminal.ask(ReadSource(landed.id))["data"]["source"])
+    values = {"CHUNK_ROWS": 96, "NR": 24}
+    mine = terminal.ask(Edit(landed.id, source.render(values)))["data"]["candidate"]
+    place = "refs/kerneltui/candidates/{}:notes.md"
+    assert git(session, "show", place.format(mine)) == text
+    assert git(session, "show", place.format(landed.id)) == before
+    subject = git(session, "log", "--format=%s", "refs/kerneltui/journal", "--grep=lab notes")
+    assert subject.strip() == "lab notes written, 3 lines"
+
+
+def test_a_model_can_only_be_chosen_where_one_is_asked(live):
+    terminal = live(FakeEvaluator(), rule=AcceptRule.NONE, candidates=1)
+    answer = terminal.ask(ChooseModel("slow", "model-y"))
+    assert not answer["ok"] and "ask no model" in answer["error"]
 
 
 def test_a_second_terminal_reads_only_until_it_takes_over(live, session):
