@@ -124,9 +124,9 @@ class SideBySide:
             timed.server(shape.name)
         if shape.name in plan.sustained:
             timed.sustained(_leading(timed.tracks))
-        lanes = [self._result(track) for track in tracks if track.name not in failed]
         for track in timed.tracks:
             self._teardown(track, shape, failed)
+        lanes = [self._result(track) for track in tracks if track.name not in failed]
         for name, reason in failed.items():
             lanes.append(LaneResult(name, name in self._spec.baselines, error=reason))
         spent = {"verifying": round(verified - begin, 3), **self._stand.spent.take()}

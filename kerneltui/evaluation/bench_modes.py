@@ -11,7 +11,7 @@ from typing import Any
 
 from kerneltui.evaluation.bench_plan import BenchPlan, gaps
 from kerneltui.evaluation.bench_result import Mode, ModeTimes, percentile, ratios
-from kerneltui.evaluation.gpu_use import Watch
+from kerneltui.evaluation.gpu_use import Watch, no_readings
 from kerneltui.evaluation.lane import Lane, Served
 from kerneltui.evaluation.stand import Stand
 from kerneltui.evaluation.sustained import sustain
@@ -24,6 +24,8 @@ __all__ = ["Timed", "Track"]
 
 _FAR = 1.25
 """A baseline that is slower than the fastest by this factor sits out once that is plain."""
+
+_WATCH_EVERY = 3  # rounds: a reading of the GPU takes as long as two samples
 
 
 @dataclass(eq=False, slots=True)
@@ -75,6 +77,8 @@ class Timed:
         """Finds out how many calls make a sample, and which choice of a baseline is the fastest."""
         for track in [*self._tracks]:
             with self._guard(track):
+                # Sets that are not written anew before a sample must not hold zeros, which take less power.
+                track.lane.fill(range(track.lane.sets))
                 self._sample(track.lane, 1, check=True, late=True)
                 once = self._sample(track.lane, 1)
                 self._raise_calls(once.duration_ns)
@@ -92,6 +96,8 @@ class Timed:
             self._stand.checkpoint()
             active = [track for track in self._tracks if track.name not in sitting]
             self._round(Mode.OFFLINE, active, number, checked=number == 0)
+            if not self._tracks:
+                return
             if number + 1 >= plan.least_rounds:
                 sitting |= self._far_behind()
                 if self._narrow(sitting):
@@ -122,11 +128,14 @@ class Timed:
             track.times[Mode.SERVER] = _served(found[track.name], evicted=self._gpu)
 
     def sustained(self, tracks: Sequence[Track]) -> None:
-        """Calls without a pause for seconds, one lane after the other."""
+        """Calls without a pause for seconds, one lane after the other; on one GPU alone."""
+        if not self._gpu or any(track.lane.group.ranks > 1 for track in tracks):
+            self._say("calls without a pause are measured on one GPU so far: left out")
+            return
         for track in tracks:
             self._stand.checkpoint()
             with self._guard(track), self._stand.machine():
-                self._fill(track.lane, track.lane.sets)
+                track.lane.fill(range(track.lane.sets))
                 track.times[Mode.SUSTAINED] = sustain(
                     track.lane, self._stand.target, self._plan.sustained_s, self.call_ns
                 )
@@ -135,7 +144,7 @@ class Timed:
 
     def _raise_calls(self, call_ns: float) -> None:
         self.call_ns = max(self.call_ns, call_ns)
-        wanted = ceil(self._plan.sample_ns / call_ns)
+        wanted = ceil(self._plan.sample_ns / max(1.0, call_ns))
         self.calls = max(self.calls, min(self._plan.most_calls, wanted))
 
     def _choose(self, track: Track, count: int) -> None:
@@ -157,7 +166,8 @@ class Timed:
         warm = mode is Mode.WARM
         kept = self._stand.protocol.kept
         samples: dict[str, list[Sample]] = {track.name: [] for track in tracks}
-        watch = Watch(self._stand.target.readings, len(tracks))
+        readings = no_readings if number % _WATCH_EVERY else self._stand.target.readings
+        watch = Watch(readings, len(tracks))
         with self._stand.machine():
             if number == 0:
                 for track in tracks:
@@ -178,9 +188,14 @@ class Timed:
                         samples[track.name].append(sample)
                         watch.sampled(place, sample)
         for place, track in enumerate(tracks):
-            if track in self._tracks:
+            if track not in self._tracks:
+                continue
+            try:
                 burst = Burst.of(samples[track.name], watch.burst(place))
-                track.bursts.setdefault(mode, []).append(burst)
+            except ValueError as error:  # a clock of the group stood still
+                self.drop(track, str(error))
+                continue
+            track.bursts.setdefault(mode, []).append(burst)
 
     def _sample(
         self,

@@ -296,13 +296,16 @@ class FakeLane:
         self.wrong = False
         self.samples: list[dict[str, Any]] = []
         self.filled: list[int] = []
-        self.group = SimpleNamespace(facts={"choices": len(choices)}, pids=())
+        self.ever_filled: set[int] = set()
+        self.sustained = 0
+        self.group = SimpleNamespace(facts={"choices": len(choices)}, pids=(), ranks=1)
 
     def next_sets(self, calls: int) -> list[int]:
         return list(range(min(calls, self.sets)))
 
     def fill(self, sets: Sequence[int]) -> None:
         self.filled = [*sets]
+        self.ever_filled |= set(sets)
 
     def choose(self, index: int) -> None:
         self.call_ns = self.choices[index]
@@ -322,6 +325,10 @@ class FakeLane:
     def serve(self, pauses: Sequence[int], *, evict: bool) -> Served:
         half = len(pauses) // 2
         return Served((5,) * half, (9_000,) * half, (int(self.call_ns),) * half)
+
+    def sustain(self, duration_s: float, chunk: int) -> tuple[int, int]:
+        self.sustained += 1
+        return 10, round(10 * self.call_ns)
 
 
 def stand() -> Stand:
@@ -411,6 +418,39 @@ def test_the_server_mode_has_quantiles_of_host_and_device():
     assert found.more["arrivals"] == 32
     assert found.more["launch_ns"]["p50"] == 5
     assert found.more["latency_ns"]["p99"] == 9_000
+
+
+def test_every_set_has_inputs_before_anything_is_timed():
+    many = FakeLane(1_000.0)
+    many.sets = 64
+    run, _ = timed(BenchPlan((), fresh=4), track("a", many))
+    run.settle()
+    assert many.ever_filled == set(range(64))
+
+
+def test_calls_without_a_pause_work_on_inputs_in_all_sets_and_on_one_gpu_alone():
+    one, pair = FakeLane(1e5), FakeLane(1e5)
+    one.sets = pair.sets = 32
+    pair.group.ranks = 2
+    for fake in (one, pair):
+        run, failed = timed(BenchPlan((), fresh=4, sustained_s=0.01), track("a", fake))
+        run.settle()
+        run.offline()
+        run.sustained(run.tracks)
+        assert not failed
+    assert one.sustained == 1 and set(one.filled) == set(range(32))
+    assert pair.sustained == 0
+
+
+def test_a_run_goes_on_when_no_lane_is_left_or_a_clock_stood_still():
+    bad, still = track("bad", FakeLane(1e6)), track("still", FakeLane(0.0))
+    cast(Any, bad.lane).broken_after = 8
+    run, failed = timed(BenchPlan(()), bad, still)
+    run.settle()
+    run.offline()
+    assert failed["bad"] == "it crashed"
+    assert "0" in failed["still"]
+    assert not run.tracks
 
 
 def test_inputs_are_fresh_in_some_sets_of_short_calls_and_in_all_of_others():
