@@ -36,12 +36,11 @@ from kerneltui.agents.model_port import (
 from kerneltui.agents.pricing import ModelPrice, price_of, usd
 from kerneltui.agents.retry import Waiting, wait_ms
 from kerneltui.agents.secrets import Keys, one_line
-from kerneltui.agents.spend import Hold, OverBudget, Spend, SpendFact
+from kerneltui.agents.spend import Hold, OverBudget, Spend, SpendFact, candidate_of
 from kerneltui.agents.tool_schema import InputProblem, check_schema, parse_input
 
 __all__ = ["ClaudeModel"]
 
-_CANDIDATE = re.compile(r"\bc\d{4,}\b")
 _SHOWN_AGAIN = 8_000
 _CUT_REASONS = ("max_tokens", "model_context_window_exceeded")
 
@@ -168,8 +167,7 @@ class _Question:
         self._model: RoleModel = owner.config.roles[call.role]
         self._price: ModelPrice | None = price_of(owner.config.prices, self._model.model)
         self._request = request_of(call, self._model)
-        found = _CANDIDATE.search(call.purpose)
-        self._candidate = found[0] if found else ""
+        self._candidate = candidate_of(call.purpose)
         self._usage = Usage()
         self._micro: int | None = 0
         self._attempts = 0

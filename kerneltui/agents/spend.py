@@ -7,17 +7,38 @@ its tokens and is shown as "price unknown"; only a limit of tokens can stop it.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kerneltui.agents.model_port import Role, Usage
 from kerneltui.agents.pricing import usd
+from kerneltui.model.agent_event import CallRecord
 
-__all__ = ["WARNING_LEVELS", "Account", "Hold", "OverBudget", "Spend", "SpendFact", "SpendView"]
+__all__ = [
+    "WARNING_LEVELS",
+    "Account",
+    "Hold",
+    "OverBudget",
+    "Spend",
+    "SpendFact",
+    "SpendView",
+    "candidate_of",
+    "facts_of",
+]
 
 WARNING_LEVELS = (50, 80)
 """Per cent of the budget at which the user is told, once each."""
+
+
+_CANDIDATE = re.compile(r"\bc\d{4,}\b")
+
+
+def candidate_of(purpose: str) -> str:
+    """The candidate that a call is for, by its purpose: "repair c0012"; empty if it is for none."""
+    found = _CANDIDATE.search(purpose)
+    return found[0] if found else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +60,26 @@ class SpendFact:
     micro_usd: int | None
     model: str = ""
     estimated: int = 0
+
+
+def facts_of(calls: Iterable[CallRecord]) -> list[SpendFact]:
+    """What the journal tells of calls that have ended, also of those that were lost with an engine."""
+    return [
+        SpendFact(
+            Role(call.role),
+            candidate_of(call.purpose),
+            Usage(
+                call.input_tokens,
+                call.output_tokens,
+                call.cache_read_tokens,
+                call.cache_write_tokens,
+            ),
+            call.micro_usd,
+            call.model,
+        )
+        for call in calls
+        if call.outcome
+    ]
 
 
 @dataclass(frozen=True, slots=True)

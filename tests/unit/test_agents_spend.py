@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kerneltui.agents.model_port import Role, Usage
-from kerneltui.agents.spend import Account, OverBudget, Spend, SpendFact
+from kerneltui.agents.spend import Account, OverBudget, Spend, SpendFact, facts_of
+from kerneltui.model.agent_event import CallRecord
 
 USAGES = st.builds(
     Usage,
@@ -100,6 +102,33 @@ def test_a_warning_comes_once_for_each_level(costs: list[int], budget: int):
         reached = [level for level in (50, 80, 100) if total * 100 >= budget * level]
         assert spend.view.level == max(reached, default=0)
         assert told[-1:] == reached[-1:]
+
+
+def test_the_journal_tells_what_was_spent():
+    ended = CallRecord(
+        agent="fast",
+        role="fast",
+        model="claude-opus-5-5",
+        purpose="repair c0012 after c0011",
+        reserved_micro_usd=900,
+        at=1,
+        outcome="ok",
+        input_tokens=10,
+        output_tokens=5,
+        cache_read_tokens=3,
+        cache_write_tokens=2,
+        micro_usd=700,
+    )
+    lost = replace(ended, outcome="lost", purpose="analyse the seed", micro_usd=900)
+    running = replace(ended, outcome="")
+    unknown = replace(ended, role="judge", model="local", micro_usd=None)
+    view = Spend.of(facts_of([ended, lost, running, unknown]), 2_000).view
+    assert view.total.micro_usd == 1_600
+    assert view.total.unpriced == 20
+    assert view.level == 80
+    assert view.candidates["c0012"].usage == Usage(20, 10, 6, 4)
+    assert view.candidates[""].micro_usd == 900
+    assert set(view.roles) == {Role.FAST, Role.JUDGE}
 
 
 def test_threads_cannot_pass_the_budget_together():
