@@ -1,0 +1,216 @@
+"""A whole session over real HTTP: both paths with a scripted model, on a rough day, steered in the middle."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_fakes import FakeEvaluator
+from loopback.script import Say, Step
+from loopback.server import Loopback
+from test_engine_agents import HOST, SEED, WINDOW, WORKLOAD, events_of, marked, stated
+from test_engine_loop import Terminal
+
+from kerneltui.agents.agent_config import AgentConfig, CallLimits
+from kerneltui.agents.claude import ClaudeModel
+from kerneltui.agents.retry import Waiting
+from kerneltui.agents.spend import Spend
+from kerneltui.engine.opening import Start
+from kerneltui.engine.place import Place
+from kerneltui.engine.run import EngineSetup, run_engine
+from kerneltui.engine.tuner import Options
+from kerneltui.model.agent_event import ModelCallEnded, ProposalFailed
+from kerneltui.model.candidate import AgentName, Failure, Origin, Phase
+from kerneltui.model.command import Progress, Steer
+from kerneltui.model.event import AcceptRule, CandidateProposed, Event, SteerDelivered
+from kerneltui.model.kernel import Kernel
+from kerneltui.model.measurement import FailureKind, Stage
+from kerneltui.model.state import State, fold
+
+_BEGIN, _END = "// kerneltui: evolve begin schedule\n", "// kerneltui: evolve end"
+SCHEDULE = WINDOW.split(_BEGIN, 1)[1].split(_END, 1)[0]
+ANCHOR = next(line for line in SCHEDULE.splitlines() if line.startswith("/* Tells all peers"))
+KINDS = {
+    Origin.DIFF: "by a focused change",
+    Origin.REWRITE: "by writing one of its evolve regions anew",
+    Origin.CROSSOVER: "Two kernels are good in different ways",
+}
+
+
+def propose(**fields: Any) -> Say:
+    return Say("tool", json.dumps(fields), "propose")
+
+
+def slow_steps(count: int) -> list[Step]:
+    """Answers to every kind of question, each another program."""
+    steps: list[Step] = []
+    for number in range(count):
+        extra = f"inline int idea_{number}() {{ return {number}; }}"
+        steps.append(
+            Step(
+                f"diff {number}",
+                expect=(KINDS[Origin.DIFF],),
+                say=(
+                    Say("thinking", "Fewer barriers."),
+                    propose(
+                        reason=f"idea {number}",
+                        directive=stated(WINDOW),
+                        answer="with fewer barriers" if number == 0 else "",
+                        edits=[{"search": ANCHOR, "replace": f"{extra}\n{ANCHOR}"}],
+                    ),
+                ),
+            )
+        )
+        for kind in (Origin.REWRITE, Origin.CROSSOVER):
+            text = f"inline int {kind}_{number}() {{ return {number}; }}\n{SCHEDULE}"
+            steps.append(
+                Step(
+                    f"{kind} {number}",
+                    expect=(KINDS[kind],),
+                    say=(
+                        propose(
+                            reason=f"{kind} {number}",
+                            directive=stated(WINDOW),
+                            answer="heard",
+                            region="schedule",
+                            rewrite=text,
+                        ),
+                    ),
+                )
+            )
+    return steps
+
+
+def fast_steps() -> list[Step]:
+    """Stage A on a rough day, stage B wrong at first, two repairs that fail, and one that does not."""
+    described = {
+        "collectives": [
+            {
+                "name": "all_gather",
+                "reads": "C",
+                "writes": "C",
+                "producer": "gemm",
+                "consumer": "caller",
+            }
+        ],
+        "directive": stated(WINDOW),
+    }
+    bad = [marked(WINDOW, f"bad_{number}") for number in range(3)]
+
+    def whole(reason: str, source: str, directive: dict[str, Any]) -> Say:
+        return propose(reason=reason, directive=directive, rewrite=source)
+
+    repair = "Repair it. Change what is wrong"
+    diagnose = Say("tool", json.dumps({"diagnosis": "the flag comes before the data"}), "diagnose")
+    return [
+        Step("busy", expect=("^tool describe$",), times=3, status=529,
+             error={"type": "overloaded_error", "message": "Overloaded"}),
+        Step("describe", expect=("^tool describe$",),
+             say=(Say("tool", json.dumps(described), "describe"),)),
+        Step("cut", expect=("Stage A\\.",), cut="close", cut_after=5,
+             say=(whole("asks for flags", marked(SEED, "stage_a"), HOST),)),
+        Step("stage A", expect=("Stage A\\.",),
+             say=(whole("asks for flags", marked(SEED, "stage_a"), HOST),)),
+        Step("stage B", expect=("Stage B\\.",), say=(whole("stores to peers", bad[0], stated(WINDOW)),)),
+        Step("judge", expect=("^tool diagnose$", "rank 1 is wrong"), times=3, say=(diagnose,)),
+        Step("repair 1", expect=(repair, "the flag comes before the data"),
+             say=(whole("fences", bad[1], stated(WINDOW)),)),
+        Step("repair 2", expect=(repair, "- c0003"), say=(whole("fences more", bad[2], stated(WINDOW)),)),
+        Step("repair 3", expect=(repair, "- c0004"), say=(whole("release order", WINDOW, stated(WINDOW)),)),
+        Step("refusal", expect=("evolve regions",), stop_reason="refusal",
+             refusal={"category": "cyber", "explanation": "not this one"}, times=2),
+    ]  # fmt: skip
+
+
+def fails_when_bad(kernel: Kernel) -> Failure | None:
+    if re.search(r"\bbad_\d\b", kernel.source):
+        return Failure(Stage.VERIFY, FailureKind.MISMATCH, "C[0, 0] on rank 1 is wrong")
+    return None
+
+
+class Session:
+    """An engine with Claude behind the loopback server, and what was heard of it."""
+
+    def __init__(self, folder: Path, server: Loopback, candidates: int) -> None:
+        self.place = Place(folder, WORKLOAD, exists=False)
+        limits = CallLimits(first_wait_ms=1, longest_wait_ms=10, attempts=6, reasks=1)
+        config = AgentConfig(base_url=server.url, limits=limits)
+        keys = {"ANTHROPIC_API_KEY": "sk-ant-loopback"}
+        waiting = Waiting(lambda seconds: None, lambda: 0.0)
+        self.heard: list[Progress] = []
+        self.on_event: Callable[[Event], None] = lambda event: None
+        self.setup = EngineSetup(
+            self.place,
+            Start("cpu", "claude", 3, AcceptRule.AUTO, candidates, None, micro_usd=10**9),
+            Options(undecided=None, leave_when_done=True),
+            lambda workload, spec: FakeEvaluator(fail=fails_when_bad),
+            take_signals=False,
+            make_model=lambda: ClaudeModel(config, Spend(None), keys, waiting),
+            models_alone=True,
+            on_event=lambda event, state: self.on_event(event),
+            on_progress=self.heard.append,
+        )
+
+    def run(self) -> State:
+        state, _, failure = run_engine(self.setup)
+        assert failure is None
+        return state
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "session"
+
+
+def test_a_whole_session_on_a_rough_day(folder: Path) -> None:
+    with Loopback([*fast_steps(), *slow_steps(16)]) as server:
+        session = Session(folder, server, candidates=18)
+        steered = threading.Event()
+
+        def steer(event: Event) -> None:
+            slow = isinstance(event, CandidateProposed) and event.agent is AgentName.SLOW
+            if slow and not steered.is_set():
+                steered.set()
+                threading.Thread(target=say_it).start()
+
+        def say_it() -> None:
+            terminal = Terminal(session.place)
+            terminal.ask(Steer("slow", "fewer barriers, please"))
+            terminal.socket.close()
+
+        session.on_event = steer
+        state = session.run()
+        assert not server.problems
+
+    made = [c for c in state.candidates.values() if c.id != state.base]
+    fast = [c for c in made if c.agent is AgentName.FAST]
+    assert [c.phase for c in fast] == [Phase.MEASURED, *[Phase.FAILED] * 3, Phase.MEASURED]
+    assert fast[-1].reason.startswith("stage B: release order")
+    assert {c.origin for c in made if c.agent is AgentName.SLOW} == set(KINDS)
+    crossed = next(c for c in made if c.origin is Origin.CROSSOVER)
+    assert len(crossed.parents) == 2
+
+    events = events_of(folder)
+    assert fold(events).canonical() == state.canonical()
+    failed = [event for event in events if isinstance(event, ProposalFailed)]
+    assert [event.reason.split(":")[0] for event in failed] == ["refused"]
+    ends = [event for event in events if isinstance(event, ModelCallEnded)]
+    assert {event.outcome for event in ends} == {"ok", "refused"}
+    assert max(event.attempts for event in ends) == 4, "three times overloaded, then an answer"
+    told = [event for event in events if isinstance(event, SteerDelivered)]
+    assert [event.agent for event in told] == ["slow"]
+    assert told[0].answer in ("heard", "with fewer barriers")
+    asked = [
+        request.text for request in server.requests if "fewer barriers, please" in request.text
+    ]
+    assert len(asked) == 1, "a message is part of one question"
+    streamed = "".join(p.text for p in session.heard if p.kind == "stream")
+    assert "the flag comes before the data" in streamed
+    assert state.spent().micro_usd > 0
+    assert all(call.outcome for call in state.calls.values())
