@@ -227,6 +227,35 @@ def test_verification_stands_alone(old: str, new: str, kind: EditKind):
     assert caught.value.kind is kind
 
 
+@pytest.mark.parametrize(
+    "new",
+    ["int tail = 3; /*", "*/ int tail = 3;", "#if 0", "#endif", "#if 1\n#else\n#endif\n#else",
+     "#endif\n#if 1"],
+)  # fmt: skip
+def test_a_region_cannot_swallow_frozen_code(new: str):
+    found = failure(Edit(("int tail = 3;",), lines_of(new)))
+    assert found.kind is EditKind.FROZEN and "the region tail" in found.reason
+
+
+@pytest.mark.parametrize(
+    "new",
+    ["#if 1\nint tail = 4;\n#elif 2\n#else\n#endif", 'auto tail = "/*";', "int tail = 1'000; /* it's */",
+     "int tail = 4; // don't /*", "/* # if */ int tail = '\"';"],
+)  # fmt: skip
+def test_what_a_region_opens_and_closes_is_its_own(new: str):
+    assert edited("int tail = 3;", new)[0] == swapped("int tail = 3;", new)
+
+
+def test_a_region_of_python_cannot_swallow_frozen_code():
+    source = "# kerneltui: evolve begin a\nx = 1\n# kerneltui: evolve end\ny = 2\n"
+    kernel = parse_kernel(source, "kernel.py")
+    for new in ('"""', "x = '''", 'x = """a""" + """'):
+        assert failure(Edit(("x = 1",), (new,)), kernel=kernel).kind is EditKind.FROZEN
+    assert edited("x = 1", 'x = """a\nb"""  # """', kernel)[0] == source.replace(
+        "x = 1", 'x = """a\nb"""  # """'
+    )
+
+
 def test_pieces_are_the_whole_text():
     pieces = pieces_of(SOURCE)
     assert [len(pieces.frozen), len(pieces.free)] == [3, 2]

@@ -8,11 +8,21 @@ from dataclasses import dataclass
 from kerneltui.agents.edits.failure import EditFailure, EditKind
 from kerneltui.agents.edits.nearest import visible
 from kerneltui.model.errors import DefinitionError
-from kerneltui.model.kernel import Kernel, parse_kernel
+from kerneltui.model.kernel import Kernel, Language, parse_kernel
 
 __all__ = ["Pieces", "frozen_kept", "pieces_of", "read_result", "verify"]
 
 _MARK = re.compile(r"^\s*(?://|#)\s*kerneltui:\s*evolve\s+(?P<which>begin|end)\b")
+# Numbers first: an apostrophe in one begins no literal.
+_CPP_WHOLE = re.compile(
+    r"\b\d[\w.']*|//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL
+)
+_PYTHON_WHOLE = re.compile(
+    r"\"{3}.*?\"{3}|'{3}.*?'{3}|(?P<open>\"{3}|'{3})"
+    r"|#[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'",
+    re.DOTALL,
+)
+_CONDITION = re.compile(r"^[ \t]*#[ \t]*(?P<word>if|el|endif)", re.MULTILINE)
 _FORBIDDEN = re.compile("[\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]")
 
 
@@ -85,6 +95,7 @@ def verify(parent: Kernel, source: str) -> tuple[Kernel, tuple[str, ...]]:
         notes = _tunables_set(parent, kernel)
         if not frozen_kept(parent, kernel):
             raise _changed(before.frozen, after.frozen)
+    _check_closed(kernel, before, after)
     if kernel.token_hash() == parent.token_hash():
         what = "nothing" if source == parent.source else "only comments or spaces"
         raise EditFailure(
@@ -98,6 +109,34 @@ def frozen_kept(parent: Kernel, kernel: Kernel) -> bool:
     legal = {t.name: t.values for t in kernel.tunables}
     back = {n: v for n, v in parent.configuration.items() if v in legal.get(n, ())}
     return pieces_of(kernel.render(back)).frozen == pieces_of(parent.source).frozen
+
+
+def _check_closed(kernel: Kernel, before: Pieces, after: Pieces) -> None:
+    """Refuses a region that leaves something open which would swallow frozen code, or closes it there."""
+    python = kernel.language is Language.PYTHON
+    for region, old, new in zip(kernel.regions, before.free, after.free, strict=True):
+        what = _left_open(new, python=python)
+        if what and not _left_open(old, python=python):
+            raise EditFailure(
+                EditKind.FROZEN,
+                f"the region {region.name} leaves {what} open, or closes one that it did not open; "
+                "frozen code around it would be changed by that",
+            )
+
+
+def _left_open(text: str, *, python: bool) -> str:
+    """What does not begin and end within a text: a comment, a text or a condition of the preprocessor."""
+    if python:
+        return "a string" if any(m["open"] for m in _PYTHON_WHOLE.finditer(text)) else ""
+    rest = _CPP_WHOLE.sub(" ", text)
+    if "/*" in rest or "*/" in rest:
+        return "a comment"
+    depth = 0
+    for match in _CONDITION.finditer(rest):
+        if match["word"] != "if" and depth == 0:
+            return "an #if"
+        depth += {"if": 1, "el": 0, "endif": -1}[match["word"]]
+    return "an #if" if depth else ""
 
 
 def _tunables_set(parent: Kernel, kernel: Kernel) -> tuple[str, ...]:
