@@ -18,6 +18,7 @@ from loopback.server import Loopback
 from kerneltui.engine.launcher import launch_reader
 from kerneltui.headless.finding import first_line
 from kerneltui.session.binary import environment
+from kerneltui.targets.cpu.landlock import landlock_version
 from kerneltui.targets.environment import child_environment, without_keys
 from kerneltui.targets.processes import descendants
 from kerneltui.tui.editor import edit_text
@@ -195,6 +196,24 @@ def test_the_watch_sees_what_is_given_away():
             os.kill(pid, signal.SIGKILL)
         process.kill()
     assert watch.found == ["sleep 5 "]
+
+
+@pytest.mark.skipif(landlock_version() == 0, reason="this kernel has no Landlock")
+def test_a_confined_rank_cannot_look_at_the_engine():
+    code = """
+import os
+from pathlib import Path
+from kerneltui.evaluation.sandbox import confine
+block = Path(f"/proc/{os.getppid()}/environ")
+print(len(block.read_bytes()) > 0)
+confine([], [])
+try:
+    print(block.read_bytes())
+except PermissionError:
+    print("refused")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True", "refused"], done.stderr
 
 
 def test_no_environment_that_is_given_away_has_keys(monkeypatch: pytest.MonkeyPatch):
