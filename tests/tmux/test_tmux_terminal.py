@@ -54,8 +54,8 @@ class Tmux:
     def type(self, text: str) -> None:
         self.run("send-keys", "-l", text)
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + 40
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = 40) -> None:
+        end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, f"never: {what}\n{self.screen()}"
             time.sleep(0.05)
