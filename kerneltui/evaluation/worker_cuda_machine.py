@@ -47,6 +47,7 @@ _u32, _u64 = ctypes.c_uint32, ctypes.c_uint64
 
 _CUDA, _HUNG, _UNSETTLED = 5, 6, 7  # of the harness, after those that all targets have
 _PATIENCE_NS, _LESS_PATIENCE_NS = 20_000_000, 5_000_000
+_OPEN_FIRST = 2
 _SIDE_STREAMS = 16
 _OUT_OF_MEMORY = 2
 _HINTS = {
@@ -423,7 +424,7 @@ class CudaMachine:
             output_count=len(outputs) // layout.sets,
             verifying=int(bool(request.get("verifying"))),
             patience_ns=_LESS_PATIENCE_NS if self._unheld else _PATIENCE_NS,
-            hold=int(bool(request.get("hold"))),
+            hold=_OPEN_FIRST if request.get("open_first") else int(bool(request.get("hold"))),
         )
         made.keep = (gates, outputs)  # the structure holds their addresses alone
         return made

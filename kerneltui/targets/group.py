@@ -48,6 +48,8 @@ _DETAIL_CHARACTERS = 2000
 _LONGEST_DELAY_NS = 1_000_000_000
 _LOOK_S = 50e-6
 _WORD = struct.Struct("=Q")
+_UNHELD, _TRIED_AGAIN = 2, 16
+"""After so many samples in a row whose calls could not be held back it is tried in one of so many."""
 
 
 class RankGroup(Generic[Memory]):
@@ -97,7 +99,7 @@ class RankGroup(Generic[Memory]):
         self._ending = threading.Lock()
         self._proof: KillProof | None = None
         self._killed = self._settled = False
-        self._gate = 0
+        self._gate = self._unheld = 0
         self._control_fd = os.memfd_create("kerneltui-control", os.MFD_CLOEXEC)
         os.ftruncate(self._control_fd, -(-ranks * SLOT_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE)
         self._control = mmap.mmap(self._control_fd, 0)
@@ -176,7 +178,16 @@ class RankGroup(Generic[Memory]):
     @property
     def enqueues(self) -> bool:
         """Whether calls are enqueued first and begin only when a gate opens."""
-        return self._traits.enqueues
+        return self._traits.enqueues and self._unheld < _UNHELD
+
+    @property
+    def _opens_first(self) -> bool:
+        """Whether the gate opens before anything is enqueued: holding it back has failed.
+
+        A gate that loses its patience leaves time in which work could be done unseen, and the engine's clock
+        would take that time for hidden work.
+        """
+        return self._unheld >= _UNHELD and self._unheld % _TRIED_AGAIN != 0
 
     def setup(
         self, layout: GroupLayout, runtime: Mapping[str, int], memory: SharedMemory | None = None
@@ -202,6 +213,7 @@ class RankGroup(Generic[Memory]):
         self._check_alive()
         self.memory = make(layout) if make is not None else cast("Memory", memory)
         self.layout = layout
+        self._unheld = 0
         files = self.memory.files
         shared = [*(f.symmetric for f in files), *(f.signals for f in files)]
         answers = self._ask(
@@ -433,6 +445,7 @@ class RankGroup(Generic[Memory]):
             "verifying": verifying,
             "gate": self._gate,
             "hold": between is not None,
+            "open_first": not verifying and self._opens_first,
             "deadline_ns": begin + int(limit_s * 1e9),
             **(how or {}),
         }
@@ -444,6 +457,8 @@ class RankGroup(Generic[Memory]):
             seen = rank_samples(answers, calls)
         except (KeyError, TypeError, ValueError) as error:
             self._fail(what, FailureKind.ERROR, None, f"a rank sent a broken sample: {error}")
+        if not verifying:
+            self._unheld = self._unheld + 1 if any(rank.unheld for rank in seen) else 0
         return Sample(
             calls=calls,
             first_set=first_set,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from runtime_kernels import COLUMNS, ROWS, kernel, layout
@@ -78,3 +79,26 @@ def test_what_a_target_does_not_know_is_refused_in_words(group: RankGroup) -> No
 def test_a_kernel_is_told_nothing_that_only_baselines_understand(group: RankGroup) -> None:
     with pytest.raises(RankFailure, match="no baseline that understands 'choose'"):
         group.ask("choose", {"index": 1}, LIMIT_S)
+
+
+def test_calls_that_cannot_be_held_back_are_begun_by_the_gate(
+    group: RankGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    ask, unheld = group._ask, True
+
+    def of_a_gpu(what: str, body: dict[str, Any], *rest: Any, **more: Any) -> list[dict[str, Any]]:
+        first = bool(body["open_first"])
+        asked.append(first)
+        return [{**answer, "unheld": first or unheld} for answer in ask(what, body, *rest, **more)]
+
+    monkeypatch.setattr(group, "_ask", of_a_gpu)
+    for number in range(19):
+        group.sample(1, 0, 1 + number)
+    # Two are tried, and one of sixteen after that.
+    assert [index for index, first in enumerate(asked) if not first] == [0, 1, 16]
+    unheld = False
+    for number in range(19, 36):
+        group.sample(1, 0, 1 + number)
+    # It is tried again at the next of these times, and stays.
+    assert [index for index, first in enumerate(asked) if not first] == [0, 1, 16, 32, 33, 34, 35]

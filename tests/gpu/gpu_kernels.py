@@ -104,6 +104,7 @@ ONE_RANK_HANGS = (
     "if (ctx->rank == 1) { spin_for_ever<<<1, 1, 0, st>>>(ctx->signals[1]); return 0; }" + RIGHT
 )
 SYNCHRONISES = RIGHT + "cudaStreamSynchronize(st);"
+ONE_RANK_SYNCHRONISES = RIGHT + "if (ctx->rank == 0) cudaStreamSynchronize(st);"
 ALL_MEMORY = (
     "size_t room = 0, whole = 0; cudaMemGetInfo(&room, &whole); void *p = nullptr;"
     "if (cudaMalloc(&p, room - (64u << 20)) != cudaSuccess) return 9;"

@@ -198,6 +198,27 @@ def test_a_kernel_that_waits_for_the_device_is_timed_too(bench: Bench) -> None:
         assert seen.elapsed_ns > 0
         assert [r.ticks_ns for r in seen.ranks] == [0, 0]  # the gate could not be held
         assert lane.check([0]).passed
+        lane.sample(4)
+        assert not lane.enqueues
+        lane.fill([0, 1, 2, 3])
+        seen = lane.sample(4)  # it opens first from here on, and both clocks see the same
+        assert not seen.held and not seen.clock_conflict
+        assert all(r.ticks_ns > 0 for r in seen.ranks)
+        assert seen.wall_ns - seen.elapsed_ns < 4_000_000  # less than a gate's patience
+        assert lane.check([0, 1, 2, 3]).passed
+    finally:
+        lane.close()
+
+
+def test_a_rank_that_waits_alone_is_not_waited_for_in_vain(bench: Bench) -> None:
+    lane = bench.lane(kernels.kernel(kernels.ONE_RANK_SYNCHRONISES))
+    try:
+        lane.setup(bench.shape(513), 4)
+        lane.fill([0, 1, 2, 3])
+        lane.run()
+        for _ in range(3):
+            assert not lane.sample(4).held
+        assert lane.check([0, 1, 2, 3]).passed
     finally:
         lane.close()
 

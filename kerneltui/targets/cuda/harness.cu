@@ -8,9 +8,11 @@
  *
  * The gate holds the stream until everything is enqueued, so the time between gate and stamp is device
  * time. In some samples the engine has inputs written while the gate holds: a kernel that works before it
- * on streams of its own has worked on old inputs, and is found out. A first call, whose enqueueing may load code or connect peers, is not held back: the gate opens
- * first, and the host enqueues then. Times are those of the device (%globaltimer, nanoseconds) and are
- * written to memory of the host, which spins on it; CLOCK_MONOTONIC around it is the second opinion.
+ * on streams of its own has worked on old inputs, and is found out. A first call, whose enqueueing may load
+ * code or connect peers, is not held back: the gate opens first, and the host enqueues then. So it is for a
+ * kernel whose run waits for the device, once the gate has lost its patience with it (`kOpenFirst`). Times
+ * are those of the device (%globaltimer, nanoseconds) and are written to memory of the host, which spins on
+ * it; CLOCK_MONOTONIC around it is the second opinion.
  */
 #include <cuda_runtime.h>
 #include <library_types.h>
@@ -23,6 +25,7 @@ constexpr uint64_t kLookNs = 500000;         /* between two looks whether the de
 constexpr uint64_t kSideDelayNs = 1000000;   /* by which work on side streams is held back on trial */
 constexpr size_t kWorkspaceBytes = 32u << 20; /* what cuBLAS recommends for Hopper */
 constexpr int kHandles = 8;
+constexpr uint64_t kOpenFirst = 2;           /* the gate opens, then the host enqueues: nothing can run before */
 
 /* In memory of the host that the device writes. */
 struct Board {
@@ -61,10 +64,16 @@ __global__ void open_gate(Gates gates, Board *board, uint32_t rank, uint32_t ran
                           uint64_t delay_ns, uint64_t patience_ns, uint64_t give_up_ns) {
     const uint64_t begin = timer();
     if (threadIdx.x == 0) {
+        uint64_t passed = 0; /* when a peer was seen that has passed its word on */
         while (board->go < number) {
-            const uint64_t waited = timer() - begin;
-            if ((board->enqueued < number && waited > patience_ns) || waited > give_up_ns) {
-                board->unheld = 1; /* run waits for the device itself: it would wait for ever */
+            const uint64_t now = timer(), waited = now - begin;
+            for (uint32_t peer = 0; peer < ranks && !passed; ++peer)
+                if (peer != rank && look(gates.line[rank] + 16 * peer) >= number) passed = now;
+            /* Without the word: run waits for the device itself, on this rank or, when all is enqueued here, on
+             * a peer whose gate has lost its patience. They would wait for ever. */
+            if ((board->enqueued < number && waited > patience_ns) || (passed && now - passed > patience_ns) ||
+                waited > give_up_ns) {
+                board->unheld = 1;
                 break;
             }
         }
@@ -222,13 +231,13 @@ struct ht_sample {
     uint32_t output_count;
     uint32_t verifying; /* 1: not held back, the end of each call, and whether outputs are settled */
     uint64_t patience_ns;
-    uint64_t hold; /* 1: the engine's word is waited for once everything is enqueued */
+    uint64_t hold; /* 1: the engine's word is waited for once everything is enqueued; 2: kOpenFirst */
     /* further out */
     uint64_t gate_ns;
     uint64_t go_ns; /* by the host: the gate cannot have opened before */
     uint64_t enqueue_ns; /* by the host: from the first launch to the word for the gate */
     uint64_t end_count;
-    uint32_t unheld; /* 1: the gate opened before everything was enqueued, since run waits for the device */
+    uint32_t unheld; /* 1: the gate opened before everything was enqueued */
 };
 
 static int cuda_failure(cudaError_t error, const char *where, ht_failure *failure, int32_t *code) {
@@ -450,12 +459,12 @@ static bool wait_for_inputs(ht_sample *s) {
     return true;
 }
 
-static void launch_gate(ht_sample *s) {
+static void launch_gate(ht_sample *s, bool first) {
     Gates gates = {};
     for (uint32_t r = 0; r < s->ranks; ++r) gates.line[r] = s->gates[r];
     const uint64_t now = now_ns(), left = s->deadline_ns > now ? s->deadline_ns - now : 0;
     open_gate<<<1, 64, 0, s->device->stream>>>(gates, s->device->board, s->rank, s->ranks, s->gate, s->delay_ns,
-                                               s->verifying ? left : s->patience_ns, left);
+                                               first ? left : s->patience_ns, left);
 }
 
 static int run_sample(ht_sample *s, ht_failure *failure) {
@@ -466,18 +475,19 @@ static int run_sample(ht_sample *s, ht_failure *failure) {
     rusage before, after;
     getrusage(RUSAGE_SELF, &before);
     const uint64_t cpu = process_cpu_ns();
+    const bool first = s->verifying || s->hold == kOpenFirst;
     const uint64_t launched = now_ns();
-    launch_gate(s);
+    launch_gate(s, first);
     uint64_t begin;
-    if (s->verifying) {
-        for (uint32_t i = 0; i < s->device->side_count; ++i)
+    if (first) {
+        for (uint32_t i = 0; s->verifying && i < s->device->side_count; ++i)
             hold_back<<<1, 1, 0, s->device->side[i]>>>(kSideDelayNs);
         s->go_ns = now_ns();
         board->go = s->gate;
         result = wait_for(s, &board->start_ns, 1, failure);
         begin = now_ns();
         if (result == HT_DONE) result = enqueue_calls(s, failure);
-        if (result == HT_DONE) {
+        if (result == HT_DONE && s->verifying) {
             enqueue_digest(s, s->device->stream, &board->early);
             mark<<<1, 1, 0, s->device->stream>>>(&board->done, s->gate);
         }
@@ -485,7 +495,7 @@ static int run_sample(ht_sample *s, ht_failure *failure) {
         result = enqueue_calls(s, failure);
         board->enqueued = s->gate;
         if (result == HT_DONE && !meet_again(s, 2)) result = HT_LATE;
-        if (result == HT_DONE && s->hold && !wait_for_inputs(s)) result = HT_HUNG;
+        if (result == HT_DONE && s->hold == 1 && !wait_for_inputs(s)) result = HT_HUNG;
         s->go_ns = begin = now_ns();
         board->go = s->gate; /* also after a failure: the gate must not spin on */
     }
@@ -505,8 +515,9 @@ static int run_sample(ht_sample *s, ht_failure *failure) {
     for (uint64_t i = 0; i < s->end_count; ++i) s->ends_ns[i] = board->stamps[i];
     s->unheld = board->unheld ? 1 : 0;
     s->ticks = s->unheld ? 0 : end - begin;
-    s->enqueue_ns = s->unheld || s->verifying ? 0 : s->go_ns - launched;
+    s->enqueue_ns = s->unheld || first ? 0 : s->go_ns - launched;
     if (s->unheld) s->go_ns = launched;
+    if (s->hold == kOpenFirst) s->unheld = 1;
     static_cast<Slot *>(s->control)[s->rank].finished.store(s->epoch + s->calls, std::memory_order_relaxed);
     if (board->late) {
         s->late_rank = static_cast<uint32_t>(board->late - 1);
