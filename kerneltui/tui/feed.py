@@ -13,6 +13,7 @@ from typing import Any
 
 from textual.message import Message
 
+from kerneltui.model.agent_event import ModelCallStarted
 from kerneltui.model.command import Command, Progress, encode_command
 from kerneltui.model.errors import ModelError
 from kerneltui.model.event import Event, decode_event
@@ -133,7 +134,10 @@ class Feed:
                 self._post(TimelineReady(timeline))
             case "event":
                 if frame["position"] > self._state.position:
-                    self._state.apply(_plain_event(frame["event"]))
+                    event = _plain_event(frame["event"])
+                    self._state.apply(event)
+                    if isinstance(event, ModelCallStarted):
+                        self._live = self._live.began(event.agent)
                     self._changed()
             case "progress":
                 self._progress(from_plain(Progress, frame["progress"]))

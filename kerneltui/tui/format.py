@@ -12,6 +12,7 @@ from kerneltui.model.measurement import Measurement
 from kerneltui.model.statistics import Interval, Verdict
 
 __all__ = [
+    "count",
     "difference",
     "elapsed",
     "half_width",
@@ -29,6 +30,15 @@ __all__ = [
 
 _SECOND = 1_000_000_000
 _BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def count(number: int) -> str:
+    """Returns a number in a few characters: `980`, `11.2k`, `1.34M`."""
+    if number < 1000:
+        return str(number)
+    if number < 1_000_000:
+        return f"{number / 1e3:.1f}k"
+    return f"{number / 1e6:.2f}M"
 
 
 def milliseconds(time_ns: int | float) -> str:

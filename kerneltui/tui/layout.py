@@ -89,10 +89,14 @@ def plan_tuning(
     focused: Panel = Panel.CANDIDATES,
     *,
     gpus: bool = False,
+    models: bool = False,
 ) -> Plan:
-    """Returns where the panels of the tuning screen lie; with the strip of GPUs if there are any."""
+    """Returns where the panels of the tuning screen lie.
+
+    With the strip of GPUs if there are any, and more room for agents that ask language models.
+    """
     if gpus and width >= MINIMUM[0] and height > MINIMUM[1] + _STRIP_SPARE:
-        below = plan_tuning(width, height - 1, zoom, focused)
+        below = plan_tuning(width, height - 1, zoom, focused, models=models)
         moved = {
             panel: rect if panel is Panel.HEADER else replace(rect, y=rect.y + 1)
             for panel, rect in below.panels.items()
@@ -107,7 +111,7 @@ def plan_tuning(
         return _narrow(width, height, zoom, focused)
     if width >= WIDE_WIDTH and height >= TALL_HEIGHT:
         return _wide(width, height, zoom, focused)
-    return _normal(width, height, zoom, focused)
+    return _normal(width, height, zoom, focused, models=models)
 
 
 def _full(width: int, height: int, focused: Panel) -> Plan:
@@ -146,9 +150,11 @@ def _narrow(width: int, height: int, zoom: Zoom, focused: Panel) -> Plan:
     )
 
 
-def _normal(width: int, height: int, zoom: Zoom, focused: Panel) -> Plan:
+def _normal(width: int, height: int, zoom: Zoom, focused: Panel, *, models: bool) -> Plan:
     tall = height >= TALL_HEIGHT
-    agents = min(9, height // 5) if tall else 1
+    agents = (min(14, height * 3 // 10) if models else min(9, height // 5)) if tall else 1
+    if tall and zoom is Zoom.HALF and focused is Panel.AGENTS:
+        agents = height // 2
     bottom = 2 + tall  # steer, footer, and the steer line's hints when there is room
     body = height - 1 - agents - bottom
     bench = 7 if tall else 4

@@ -5,9 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kerneltui.model.command import Command, Constrain, SetBudget, SetPaused, Steer
+from kerneltui.model.command import (
+    ChooseModel,
+    Command,
+    Constrain,
+    SetBudget,
+    SetPaused,
+    Steer,
+)
 from kerneltui.model.event import ConstraintKind
 from kerneltui.model.state import State
+from kerneltui.model.steering import GOAL
 
 __all__ = ["HELP", "SteerError", "SteerLine", "parse_steer"]
 
@@ -17,12 +25,15 @@ HELP = (
     ("/ban field=value, /unban …", "never propose this value; lift that"),
     ("/force field=value, /unforce …", "always propose this value; lift that"),
     ("/pause, /resume", "pause after the current evaluation; go on"),
-    ("/budget 40 10m", "at most so many candidates and so much time; - for no limit"),
-    ("/goal text", "tell all agents what to aim for"),
+    ("/budget 40, 10m, $5, 40 10m $5", "candidates, time, money; the rest stays; - lifts the rest"),
+    ("/goal text, /goal -", "what all agents aim for until you say otherwise; lift that"),
+    ("/model slow name", "the model of a role: fast, slow, judge, meta"),
 )
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MONEY = re.compile(r"\$(\d+(?:\.\d{1,6})?)")
+_ROLES = ("fast", "slow", "judge", "meta")
 _ADDRESS = re.compile(r"@(\w+)(?:\s+|$)")
 
 
@@ -73,15 +84,19 @@ def _command(text: str, state: State) -> Command:
         case "pause" | "resume":
             return SetPaused(name == "pause")
         case "budget":
-            return _budget(rest)
+            return _budget(rest, state)
         case "goal":
             if not rest:
-                raise SteerError("/goal needs a text")
-            return Steer("all", f"goal: {rest}")
+                raise SteerError("/goal needs a text, or - to lift the goal")
+            if rest == "-" and not state.goal:
+                raise SteerError("there is no goal to lift")
+            return Steer("all", GOAL.rstrip() if rest == "-" else f"{GOAL}{rest}")
+        case "model":
+            return _model(rest)
         case _:
             raise SteerError(
                 f"unknown command '/{name}'; known: /pin /unpin /ban /unban /force /unforce "
-                "/pause /resume /budget /goal"
+                "/pause /resume /budget /goal /model"
             )
 
 
@@ -106,18 +121,30 @@ def _value(name: str, rest: str) -> Constrain:
     return Constrain(kind, field.strip(), value.strip(), active=not name.startswith("un"))
 
 
-def _budget(rest: str) -> SetBudget:
-    candidates: int | None = None
-    time_ns: int | None = None
+def _model(rest: str) -> ChooseModel:
+    role, _, name = rest.partition(" ")
+    if role not in _ROLES or not name.strip():
+        raise SteerError(f"/model needs a role ({', '.join(_ROLES)}) and the name of a model")
+    return ChooseModel(role, name.strip())
+
+
+def _budget(rest: str, state: State) -> SetBudget:
+    """Reads a budget; what is not named stays, or has no limit if there is a `-`."""
     words = rest.split()
     if not words:
-        raise SteerError("/budget needs a number of candidates, a time or both: /budget 40 10m")
+        raise SteerError("/budget needs candidates, a time, money or several: /budget 40 10m $5")
+    lifted = "-" in words
+    candidates = None if lifted else state.budget_candidates
+    time_ns = None if lifted else state.budget_ns
+    money: int | None = None
     for word in words:
-        found = _TIME.fullmatch(word)
-        if found:
-            time_ns = round(float(found.group(1)) * _UNITS[found.group(2)] * 1e9)
+        time, dollars = _TIME.fullmatch(word), _MONEY.fullmatch(word)
+        if time:
+            time_ns = round(float(time.group(1)) * _UNITS[time.group(2)] * 1e9)
+        elif dollars and float(dollars.group(1)) > 0:
+            money = round(float(dollars.group(1)) * 1e6)
         elif word.isdigit() and int(word) > 0:
             candidates = int(word)
         elif word != "-":
-            raise SteerError(f"/budget does not understand '{word}'; write /budget 40 10m")
-    return SetBudget(candidates, time_ns)
+            raise SteerError(f"/budget does not understand '{word}'; write /budget 40 10m $5")
+    return SetBudget(candidates, time_ns, money)

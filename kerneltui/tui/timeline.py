@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
+from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.candidate import AgentName, Origin
 from kerneltui.model.event import (
     AgentMessage,
@@ -21,6 +22,8 @@ from kerneltui.model.event import (
     EvaluationInterrupted,
     EvaluationStarted,
     Event,
+    ModelChosen,
+    NotesWritten,
     PauseSet,
     RuleSet,
     SearchEnded,
@@ -139,7 +142,7 @@ def event_text(event: Event) -> tuple[str, str]:
         case Decided():
             return _decision_text(event)
         case _:
-            return _evaluation_text(event) or _session_text(event)
+            return _evaluation_text(event) or _model_text(event) or _session_text(event)
 
 
 def _evaluation_text(event: Event) -> tuple[str, str] | None:
@@ -158,6 +161,21 @@ def _evaluation_text(event: Event) -> tuple[str, str] | None:
             return "judge", f"{event.id} failed in {failure.stage}: {failure.reason}"
         case EvaluationInterrupted():
             return "engine", f"was interrupted while it evaluated {event.id}"
+        case _:
+            return None
+
+
+def _model_text(event: Event) -> tuple[str, str] | None:
+    match event:
+        case NotesWritten() | ModelChosen():
+            return "you", event.subject
+        case ModelCallStarted():
+            return event.agent, f"asks {event.model}: {event.purpose}"
+        case ModelCallEnded():
+            why = f": {event.reason}" if event.reason else ""
+            return "engine", f"call {event.number} ended, {event.outcome}{why}"
+        case ProposalFailed():
+            return event.agent, f"has no proposal from {event.parent}: {event.reason}"
         case _:
             return None
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from kerneltui.model.command import Progress
 from kerneltui.model.reading import GpuReading, decode_readings
 from kerneltui.model.state import State
+from kerneltui.tui.stream import Stream
 
 __all__ = ["Activity", "Link", "Live", "Round", "Snapshot"]
 
-_STREAM_KEPT = 4_000
+_RESTS = ("wait", "idle", "landed", "gave up", "rests", "ready")
+"""How the status of an agent begins that does nothing now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Activity:
     @property
     def waits(self) -> bool:
         """Whether it waits for something rather than working."""
-        return self.text.startswith("wait") or self.text == "idle"
+        return self.text.startswith(_RESTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def _rounds() -> Mapping[str, Round]:
     return {}
 
 
-def _streams() -> Mapping[str, str]:
+def _streams() -> Mapping[str, Stream]:
     return {}
 
 
@@ -58,10 +60,14 @@ class Live:
 
     activities: Mapping[str, Activity] = field(default_factory=_activities)
     rounds: Mapping[str, Round] = field(default_factory=_rounds)
-    streams: Mapping[str, str] = field(default_factory=_streams)
+    streams: Mapping[str, Stream] = field(default_factory=_streams)
     calibration: str = ""
     readings: tuple[GpuReading, ...] = ()
     earlier_readings: tuple[GpuReading, ...] = ()
+
+    def began(self, agent: str) -> Live:
+        """Returns what goes on once an agent asks a model anew: its last reply is history."""
+        return replace(self, streams={**self.streams, agent: Stream()})
 
     def fold(self, progress: Progress) -> Live:
         """Returns what goes on after one more progress report; lines for the job log change nothing."""
@@ -70,10 +76,7 @@ class Live:
                 old = self.activities.get(progress.about)
                 since = old.since if old and old.text == progress.text else progress.at
                 activities = {**self.activities, progress.about: Activity(progress.text, since)}
-                if progress.about not in self.streams:
-                    return replace(self, activities=activities)
-                streams = {k: v for k, v in self.streams.items() if k != progress.about}
-                return replace(self, activities=activities, streams=streams)
+                return replace(self, activities=activities)
             case "round":
                 entry = Round(progress.done, progress.total, progress.text)
                 return replace(self, rounds={**self.rounds, progress.about: entry})
@@ -85,8 +88,9 @@ class Live:
                     return self
                 return replace(self, readings=found, earlier_readings=self.readings)
             case "stream":
-                text = (self.streams.get(progress.about, "") + progress.text)[-_STREAM_KEPT:]
-                return replace(self, streams={**self.streams, progress.about: text})
+                agent, _, part = progress.about.partition(":")
+                stream = self.streams.get(agent, Stream()).fold(part, progress.text)
+                return replace(self, streams={**self.streams, agent: stream})
             case _:
                 return self
 

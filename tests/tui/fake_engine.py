@@ -22,17 +22,20 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
 from gpu_session import on_gpus  # noqa: E402
+from model_session import stream, with_models  # noqa: E402
 from tui_session import LOGS, SECOND, Session, record  # noqa: E402
 
 from kerneltui.model.candidate import DecisionKind  # noqa: E402
 from kerneltui.model.command import (  # noqa: E402
     Accept,
+    ChooseModel,
     Command,
     Constrain,
     Edit,
     Interrupt,
     Profile,
     Progress,
+    ReadLabNotes,
     ReadLog,
     ReadMachineCode,
     ReadNotes,
@@ -47,6 +50,7 @@ from kerneltui.model.command import (  # noqa: E402
     StopEngine,
     TakeOver,
     Undo,
+    WriteNotes,
     decode_command,
 )
 from kerneltui.model.event import (  # noqa: E402
@@ -55,6 +59,8 @@ from kerneltui.model.event import (  # noqa: E402
     Decided,
     Decision,
     Event,
+    ModelChosen,
+    NotesWritten,
     PauseSet,
     RuleSet,
     Steered,
@@ -66,6 +72,7 @@ from kerneltui.model.record import parse_json, to_plain  # noqa: E402
 from kerneltui.model.state import State, fold  # noqa: E402
 
 ROUNDS = 22
+LAB_NOTES = "# Notes\n\nWhat was learned in this session.\n\n- KC 512 pays from K = 1024 on\n"
 log_file: list[Path] = []
 
 
@@ -136,6 +143,8 @@ class Paper:
 
     def scene(self) -> list[Progress]:
         at = self.now - 14 * SECOND
+        if self.state.calls:
+            return [replace(part, at=at) for part in stream()]
         return [
             *self.gpus(),
             Progress("phase", "slow", "proposing c0032", at=at),
@@ -151,7 +160,9 @@ class Paper:
     def take(self, number: int, command: Command) -> list[dict[str, Any]]:
         """Returns the frames that answer a command."""
         self.commands.append(command)
-        query = isinstance(command, ReadSource | ReadLog | ReadNotes | ReadMachineCode)
+        query = isinstance(
+            command, ReadSource | ReadLog | ReadNotes | ReadLabNotes | ReadMachineCode
+        )
         error = ""
         if isinstance(command, ReadMachineCode) and command.candidate not in self.session.machine:
             error = "no machine code here: no nvcc: not in CUDA_HOME, PATH or /usr/local/cuda"
@@ -196,6 +207,8 @@ class Paper:
                 return {"text": LOGS.get(log, "")}
             case ReadNotes(candidate=id_):
                 return {"text": json.dumps(session.notes.get(id_, {}))}
+            case ReadLabNotes():
+                return {"text": self.state.notes or LAB_NOTES}
             case ReadMachineCode(candidate=id_):
                 return session.machine[id_]
             case Accept(hunks=hunks) if hunks is not None:
@@ -203,8 +216,21 @@ class Paper:
             case _:
                 return {}
 
+    def setting(self, command: SetBudget | WriteNotes | ChooseModel) -> Event:
+        at = self.now
+        match command:
+            case WriteNotes(text=text):
+                return NotesWritten(at=at, text=text)
+            case ChooseModel(role=role, model=model):
+                return ModelChosen(at=at, role=role, model=model)
+            case SetBudget(candidates=candidates, time_ns=time_ns, micro_usd=money):
+                money = money or self.state.budget_micro_usd
+                return BudgetSet(at=at, candidates=candidates, time_ns=time_ns, micro_usd=money)
+
     def events_for(self, command: Command) -> list[Event]:
         at, state = self.now, self.state
+        if isinstance(command, SetBudget | WriteNotes | ChooseModel):
+            return [self.setting(command)]
         match command:
             case Accept(candidate=id_, sha=sha, hunks=None, note=note):
                 return [self._decided(Decision.ACCEPT, id_, sha, note)]
@@ -226,8 +252,6 @@ class Paper:
                 return [RuleSet(at=at, rule=rule)]
             case SetPaused(paused=paused):
                 return [PauseSet(at=at, paused=paused)]
-            case SetBudget(candidates=candidates, time_ns=time_ns):
-                return [BudgetSet(at=at, candidates=candidates, time_ns=time_ns)]
             case _:
                 assert isinstance(
                     command,
@@ -243,6 +267,7 @@ class Paper:
                     | ReadSource
                     | ReadLog
                     | ReadNotes
+                    | ReadLabNotes
                     | ReadMachineCode,
                 )
                 return []
@@ -314,6 +339,7 @@ def main() -> int:
     parser.add_argument("--replay", action="store_true")
     parser.add_argument("--readonly", action="store_true")
     parser.add_argument("--gpus", action="store_true", help="a session on two GPUs")
+    parser.add_argument("--models", action="store_true", help="a session with language models")
     parser.add_argument("--quiet", action="store_true", help="send no progress by itself")
     parser.add_argument(
         "--delay", type=float, default=0.0, help="seconds the engine takes to start"
@@ -326,7 +352,11 @@ def main() -> int:
     def paper() -> Paper:
         start = time.time_ns() - 640 * SECOND
         return Paper(
-            on_gpus(start) if options.gpus else record(start),
+            on_gpus(start)
+            if options.gpus
+            else with_models(start)
+            if options.models
+            else record(start),
             writer=not options.readonly,
             replay=options.replay,
         )

@@ -275,7 +275,7 @@ def test_the_table_names_what_changed_against_the_parent() -> None:
 
 def test_steers_go_queued_delivered_answered() -> None:
     assert [steer_status(steer) for steer in STATE.steers] == ["answered@c0009", "queued"]
-    text = "\n".join(plain(line) for line in agents_lines(STATE, Live(), 100))
+    text = "\n".join(plain(line) for line in agents_lines(STATE, Live(), STATE.at, 100))
     assert "queued" in text
     assert "answered@c0009" in text
 

@@ -219,7 +219,7 @@ async def test_the_tab_loads_the_notes_of_candidate_and_parent(desk: Desk, pilot
     screen: Any = desk.app.base
     screen.candidates.select("c0028")
     await until(pilot, lambda: screen.loaded and screen.loaded.candidate == "c0028")
-    await pilot.press("0", *[TAB] * 6)
+    await pilot.press("0", *[TAB] * len(TABS))
     await until(pilot, lambda: has(desk, "spill stores           64        0      +64"))
     asked = [c.candidate for c in desk.paper.commands if isinstance(c, ReadNotes)]
     assert asked == ["c0028", "c0025"]
@@ -251,7 +251,7 @@ async def test_a_replay_shows_the_report_too(desk: Desk, pilot: Any) -> None:
         if getattr(event, "id", "") == "c0028"
     )
     screen.go(step)
-    await pilot.press("0", *[TAB] * 6)
+    await pilot.press("0", *[TAB] * len(TABS))
     await until(pilot, lambda: has(desk, "HGMMA") or has(desk, "instructions         2391"))
     assert not has(desk, "652 W")
 

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fake_engine import Paper
 from fakes import Desk, until
+from model_session import with_models
 
 from kerneltui.tui.text import plain
+from kerneltui.tui.widgets.main import MODEL_TABS, TABS
 
 SMALL, NORMAL, WIDE, TINY = (80, 24), (120, 40), (200, 50), (60, 16)
 TAB = "right_square_bracket"
@@ -116,3 +119,19 @@ def test_filter(snap_compare: Callable[..., bool]) -> None:
 def test_without_colour(snap_compare: Callable[..., bool], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "")
     draw(snap_compare, SMALL)
+
+
+@pytest.mark.parametrize("size", [SMALL, NORMAL, WIDE], ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("tab", ["Agents", "Spend", "Grid", "Notes"])
+def test_session_tabs(snap_compare: Callable[..., bool], size: tuple[int, int], tab: str) -> None:
+    keys = ("0", *[TAB] * (*TABS, *MODEL_TABS).index(tab))
+    draw(snap_compare, size, *keys, ready=tab, paper=Paper(with_models()))
+
+
+def test_a_model_without_a_price(snap_compare: Callable[..., bool]) -> None:
+    keys = ("0", "left_square_bracket", "f")
+    draw(snap_compare, SMALL, *keys, paper=Paper(with_models(priced=False, budget=None)))
+
+
+def test_triage(snap_compare: Callable[..., bool]) -> None:
+    draw(snap_compare, SMALL, "c", "c", "c", "ctrl+p", *"triage", "enter", "down")

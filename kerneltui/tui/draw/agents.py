@@ -1,17 +1,39 @@
-"""What the agents do: the one-line strip, and the panel with what was said and asked."""
+"""What the agents do: the one-line strip, and the panel with what was said, asked, and comes just now."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from kerneltui.model.state import State, SteerRecord
-from kerneltui.tui.format import elapsed
+from kerneltui.model.agent_event import CallRecord
+from kerneltui.model.state import State
+from kerneltui.model.steering import Message, SteerRecord
+from kerneltui.tui.format import count, elapsed
+from kerneltui.tui.stream import Stream
 from kerneltui.tui.text import Line, Span, clean, cut, join, pad, wrap
 from kerneltui.tui.view import Live
 
-__all__ = ["agents_lines", "agents_summary", "steer_status", "strip_line"]
+__all__ = [
+    "agents_lines",
+    "agents_summary",
+    "has_models",
+    "running_calls",
+    "steer_status",
+    "strip_line",
+]
 
 _OFF = "agents off: you propose with e, kerneltui judges and keeps the notebook"
+_FAILED = "no proposal from "
+_STYLES = {"thinking": "dim", "text": "ink", "tool": "string"}
+
+
+def has_models(state: State) -> bool:
+    """Whether language models are asked in a session."""
+    return bool(state.calls) or state.agents not in ("", "off", "offline")
+
+
+def running_calls(state: State) -> Mapping[str, CallRecord]:
+    """Returns the call that each agent waits for."""
+    return {call.agent: call for call in state.calls.values() if not call.outcome}
 
 
 def steer_status(record: SteerRecord) -> str:
@@ -29,19 +51,21 @@ def agents_summary(state: State, live: Live, now: int) -> Line:
     if state.agents == "off":
         return ((_OFF, "dim"),)
     parts: list[Line] = []
+    running = running_calls(state)
     for agent in ("slow", "fast"):
-        activity = live.activities.get(agent)
-        if activity is None:
-            continue
-        sign = "." if activity.waits else "*"
-        spans: list[Span] = [
-            (agent, f"agent-{agent}"),
-            (f" {sign} ", "dim" if activity.waits else "good"),
-            (clean(activity.text), "dim" if activity.waits else "ink"),
-        ]
-        if not activity.waits:
-            spans.append((f" {elapsed(now - activity.since)}", "dim"))
-        parts.append(tuple(spans))
+        call, activity = running.get(agent), live.activities.get(agent)
+        if call is not None:
+            parts.append(_call_summary(agent, call, live, now))
+        elif activity is not None:
+            sign = "." if activity.waits else "*"
+            spans: list[Span] = [
+                (agent, f"agent-{agent}"),
+                (f" {sign} ", "dim" if activity.waits else "good"),
+                (clean(activity.text), "dim" if activity.waits else "ink"),
+            ]
+            if not activity.waits:
+                spans.append((f" {elapsed(now - activity.since)}", "dim"))
+            parts.append(tuple(spans))
     if not parts and not state.ended:
         said = state.messages[-1] if state.messages else None
         text = f"{said.agent}: {clean(said.text)}" if said else "agents idle"
@@ -51,6 +75,17 @@ def agents_summary(state: State, live: Live, now: int) -> Line:
     if state.ended:
         parts.insert(0, ((f"search ended: {clean(state.ended)}", "good"),))
     return join(parts, (" | ", "faint"))
+
+
+def _call_summary(agent: str, call: CallRecord, live: Live, now: int) -> Line:
+    stream = live.streams.get(agent, Stream())
+    return (
+        (agent, f"agent-{agent}"),
+        (" * ", "good"),
+        (clean(call.purpose), "ink"),
+        (f" ~{count(stream.tokens)} tok" if stream.heard else "", "dim"),
+        (f" {elapsed(now - call.at)}", "dim"),
+    )
 
 
 def strip_line(state: State, live: Live, now: int, width: int) -> Line:
@@ -64,44 +99,97 @@ def strip_line(state: State, live: Live, now: int, width: int) -> Line:
     return pad(((" ", ""), *agents_summary(state, live, now)), width, right)
 
 
-def agents_lines(state: State, live: Live, width: int) -> Sequence[Line]:
-    """Returns what was said and asked, oldest first, so that the end is what is new."""
+def agents_lines(state: State, live: Live, now: int, width: int) -> Sequence[Line]:
+    """Returns what was said and asked, oldest first, and what comes now, so that the end is new."""
     room = max(width - 8, 10)
     entries: list[tuple[int, list[Line]]] = []
     for message in state.messages:
-        style = f"agent-{message.agent}" if message.agent in ("fast", "slow") else "dim"
-        entries.append((message.at, _paragraph(message.agent, style, message.text, room)))
+        entries.append((message.at, _message_lines(message, room)))
     for steer in state.steers:
         entries.append((steer.at, _steer_lines(steer, width)))
     entries.sort(key=lambda entry: entry[0])
     lines = [line for _, group in entries for line in group]
-    for agent, text in live.streams.items():
-        style = f"agent-{agent}" if agent in ("fast", "slow") else "dim"
-        lines += _paragraph(agent, style, text, room)
+    running = running_calls(state)
+    for agent in sorted({*live.streams, *running}, key=lambda name: name in running):
+        lines += _stream_lines(agent, live, running.get(agent), now, width)
     if not lines:
         lines.append(((" nothing said yet; s writes to the agents", "dim"),))
     return lines
 
 
-def _paragraph(who: str, style: str, text: str, room: int) -> list[Line]:
+def _who(agent: str) -> str:
+    return f"agent-{agent}" if agent in ("fast", "slow") else "dim"
+
+
+def _paragraph(who: str, style: str, text: str, room: int, ink: str = "ink") -> list[Line]:
     return [
-        ((f" {who if not index else '':<6}", style), (part, "ink"))
+        ((f" {who if not index else '':<6}", style), (part, ink))
         for index, part in enumerate(wrap(text.strip("\n"), room))
     ]
+
+
+def _message_lines(message: Message, room: int) -> list[Line]:
+    ink = "bad" if message.text.startswith(_FAILED) else "ink"
+    return _paragraph(message.agent, _who(message.agent), message.text, room, ink)
+
+
+def _stream_lines(
+    agent: str, live: Live, call: CallRecord | None, now: int, width: int
+) -> list[Line]:
+    """The reply as it comes, under a line on the call; a reply that has ended is shown until the next."""
+    stream = live.streams.get(agent, Stream())
+    if call is None and not stream.heard:
+        return []
+    lines: list[Line] = []
+    if call is not None:
+        tokens = f"~{count(stream.tokens)} tokens   " if stream.heard else "no word yet   "
+        right: Line = ((f"{tokens}{elapsed(now - call.at)} ", "dim"),)
+        head: Line = (
+            (f" {agent:<6}", _who(agent)),
+            ("* ", "good"),
+            (clean(call.purpose), "strong"),
+            (f"   {clean(call.model)}", "dim"),
+        )
+        lines.append(pad(cut(head, max(width - len(right[0][0]) - 1, 10)), width, right))
+    else:
+        lines.append(((f" {agent:<6}", _who(agent)), ("the last reply", "faint")))
+    if stream.cut:
+        lines.append((("       …", "faint"),))
+    room = max(width - 8, 10)
+    for piece in stream.pieces:
+        style = _STYLES[piece.kind]
+        if piece.kind == "tool":
+            lines += [
+                (("       ", ""), ("│ ", "faint"), (part, style))
+                for part in _code(piece.text, room - 2)
+            ]
+        else:
+            parts = wrap(piece.text.strip("\n"), room)
+            lines += [(("       ", ""), (part, style)) for part in parts]
+    if stream.status:
+        lines += _paragraph("", "dim", stream.status, room, "warn")
+    return lines
+
+
+def _code(text: str, room: int) -> list[str]:
+    """Returns the input of a tool, JSON with code in it, as lines that keep their indentation."""
+    lines: list[str] = []
+    for line in text.replace("\\n", "\n").replace('\\"', '"').split("\n"):
+        shown = clean(line)
+        lines += [shown[at : at + room] for at in range(0, len(shown), room)] or [""]
+    return lines
 
 
 def _steer_lines(steer: SteerRecord, width: int) -> list[Line]:
     status = steer_status(steer)
     style = {"q": "warn", "d": "accent", "a": "good"}[status[0]]
     right: Line = ((f"{status} ", style),)
-    text = f"steer -> {steer.to}: {clean(steer.text.replace(chr(10), ' ↵ '))}"
+    what = "goal" if steer.is_goal else f"steer -> {steer.to}"
+    text = steer.text.removeprefix("goal:").strip() if steer.is_goal else steer.text
+    text = f"{what}: {clean(text.replace(chr(10), ' ↵ '))}"
     head: Line = ((" you   ", "agent-human"), (text, "ink"))
     lines = [pad(cut(head, max(width - len(status) - 3, 10)), width, right)]
     if steer.answer:
-        lines += _paragraph(
-            steer.delivered_to,
-            f"agent-{steer.delivered_to}" if steer.delivered_to in ("fast", "slow") else "dim",
-            steer.answer,
-            max(width - 8, 10),
-        )
+        room = max(width - 8, 10)
+        lines += _paragraph(steer.delivered_to, _who(steer.delivered_to), steer.answer, room)
     return lines

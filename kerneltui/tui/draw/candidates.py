@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from kerneltui.model.candidate import Candidate, CandidateState
 from kerneltui.model.state import State
+from kerneltui.tui.draw.spend import cost_text
 from kerneltui.tui.format import (
     half_width,
     ratio,
@@ -18,7 +19,16 @@ from kerneltui.tui.format import (
 from kerneltui.tui.text import Line, clean, cut, fit, wrap
 from kerneltui.tui.view import Live
 
-__all__ = ["Row", "Sort", "candidate_line", "details", "footer_text", "matches", "rows"]
+__all__ = [
+    "Row",
+    "Sort",
+    "candidate_line",
+    "details",
+    "footer_text",
+    "mark_line",
+    "matches",
+    "rows",
+]
 
 _MAX_DEPTH = 5
 _RUNNING = (
@@ -166,6 +176,12 @@ def candidate_line(state: State, live: Live, row: Row, *, selected: bool, width:
     return cut(tuple(head), width)
 
 
+def mark_line(line: Line) -> Line:
+    """Returns a row with the mark of triage in front."""
+    (text, _), *rest = line
+    return (("*" + text[1:], "key"), *rest)
+
+
 def _unmeasured(candidate: Candidate, word: CandidateState, live: Live) -> tuple[str, str]:
     if candidate.failure is not None:
         return f"{candidate.failure.stage}: {clean(candidate.failure.reason)}", "bad"
@@ -188,7 +204,10 @@ def details(state: State, candidate: Candidate, width: int) -> Sequence[Line]:
             lines.append(((f" {name if not index else '':<11}", "dim"), (fit(part, room), style)))
 
     add("directive", short_directive(candidate.directive), 2)
-    add("mutation", candidate.reason, 2)
+    cost = cost_text(state, candidate)
+    add("mutation", candidate.reason, 1 if cost else 2)
+    if cost:
+        add("cost", cost)
     parents = " + ".join(candidate.parents) or candidate.seed_file or "none"
     if len(candidate.parents) > 1:
         parents = f"{candidate.parents[0]} + {', '.join(candidate.parents[1:])}"

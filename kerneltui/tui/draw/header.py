@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kerneltui.model.state import State
+from kerneltui.tui.draw.spend import spend_line
 from kerneltui.tui.format import elapsed, mode_word, ratio
 from kerneltui.tui.text import Line, clean, join, line_width, pad
 from kerneltui.tui.view import Snapshot
@@ -37,6 +38,7 @@ def header_line(snapshot: Snapshot, now: int, width: int) -> Line:
         (((f"{pending} pending", "state-pend" if pending else "dim"),), 0),
         (((f"best {ratio(measured.ratio)}", "good"),) if measured else (), 4),
         (((elapsed(now - state.opened_at), "dim"),) if state.opened_at else (), 5),
+        (spend_line(state), 2),
         (_budget(state), 6),
     ]
     if state.paused:

@@ -8,6 +8,7 @@ from kerneltui.model.candidate import Candidate, DecisionKind
 from kerneltui.model.measurement import GpuUse, Measurement, MeasurementStage
 from kerneltui.model.state import State
 from kerneltui.tui.draw.chart import chart_lines, shape_charts
+from kerneltui.tui.draw.spend import call_lines
 from kerneltui.tui.format import (
     difference,
     elapsed,
@@ -168,6 +169,7 @@ def directive_lines(state: State, candidate: Candidate, width: int) -> Sequence[
     lines += _pairs(facts, facts, width)
     for index, part in enumerate(wrap(candidate.reason, max(width - 16, 10))):
         lines.append(((f"   {'reason' if not index else '':<12} ", "dim"), (part, "ink")))
+    lines += call_lines(state, candidate, width)
     if candidate.decision is not DecisionKind.NONE:
         text = f"{candidate.decision} by {candidate.decided_by}"
         lines += [(), ((" Decision", "title"),), ((f"   {text}", "ink"),)]
@@ -261,6 +263,8 @@ def machine_lines(state: State, width: int, height: int) -> Sequence[Line]:
         budget.append(f"{attempted} candidate{'' if attempted == 1 else 's'}")
     if state.budget_ns is not None:
         budget.append(f"{elapsed(state.budget_ns)} at most")
+    if state.budget_micro_usd is not None:
+        budget.append(f"${state.budget_micro_usd / 1e6:.2f}")
     add("budget", ", ".join(budget))
     if "sandbox" in environment:
         add("sandbox", environment["sandbox"])
@@ -268,6 +272,8 @@ def machine_lines(state: State, width: int, height: int) -> Sequence[Line]:
         f"{part.kind} {part.field}={part.value}" if part.field else f"{part.kind} {part.value}"
         for part in state.constraints
     ]
+    if state.goal:
+        asked.insert(0, f"goal {state.goal}")
     if asked:
         # What the human asked for is never cut off by the rest.
         lines = lines[: max(height - 1, 0)]

@@ -26,6 +26,7 @@ from kerneltui.model.command import (
     SetRule,
     TakeOver,
     Undo,
+    WriteNotes,
 )
 from kerneltui.model.event import AcceptRule
 from kerneltui.tui import decide
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Deciding"]
 
-_SENDING = frozenset({"search.pause", "mode", "steer.mode", "decision.undo", "decision.redo"})
+_SENDING = frozenset(
+    {"search.pause", "mode", "steer.mode", "decision.undo", "decision.redo", "notes.edit"}
+)
 
 
 class Deciding:
@@ -132,6 +135,7 @@ class Deciding:
             "candidate.edit": self.edit,
             "candidate.rebench": self.rebench,
             "candidate.profile": self.profile,
+            "notes.edit": lambda: screen.session_tabs.with_notes(self.edit_notes),
             "decision.undo": lambda: self.send(Undo(), "undo"),
             "decision.redo": lambda: self.send(Redo(), "redo"),
             "search.pause": self.pause,
@@ -277,6 +281,16 @@ class Deciding:
     def propose(self, loaded: Loaded, source: str) -> None:
         """Proposes the human's own version of a candidate."""
         self.send(Edit(loaded.candidate, source), f"your version of {loaded.candidate}")
+
+    def edit_notes(self, notes: str) -> None:
+        """Hands the lab notes to the editor; a changed text becomes an event of the session."""
+        edited = self._in_editor(notes, "notes.md")
+        if edited is not None:
+            self.write_notes(edited)
+
+    def write_notes(self, text: str) -> None:
+        """Replaces the lab notes."""
+        self.send(WriteNotes(text), "lab notes")
 
     def _in_editor(self, text: str, name: str) -> str | None:
         try:

@@ -22,6 +22,7 @@ from kerneltui.tui.screens.copying import copy_menu
 from kerneltui.tui.screens.dialogs import NoteDialog
 from kerneltui.tui.screens.panels import Handler, PanelScreen
 from kerneltui.tui.screens.reporting import Reporting
+from kerneltui.tui.screens.session_tabs import SessionTabs
 from kerneltui.tui.sources import Loaded, SourceError
 from kerneltui.tui.text import Line, content
 from kerneltui.tui.timeline import Timeline, event_text
@@ -66,6 +67,7 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
         self.loaded: Loaded | None = None
         self._loading: tuple[str, str] | None = None
         self.reporting = Reporting(self)
+        self.session_tabs = SessionTabs(self)
 
     @property
     def candidate(self) -> Candidate | None:
@@ -195,6 +197,7 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
         set_title(bench, Content(f"3 Bench then  {chart.title_for(room - 5)}"))
         set_subtitle(bench, content(difference_text(state, candidate, room)))
         self.reporting.draw()
+        self.session_tabs.draw(state.at)
         if candidate is None:
             self.main.diff.wait_for("no candidate yet")
             return
@@ -229,6 +232,7 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
         """Shows what the tab needs."""
         event.stop()
         self.reporting.draw()
+        self.session_tabs.draw(self.snapshot.state.at)
 
     def on_line_view_cursor_moved(self, event: LineView.CursorMoved) -> None:
         """Goes to the step of the event under the cursor."""
@@ -288,6 +292,7 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
             "replay.first": lambda: self.go(1),
             "replay.last": lambda: self.go(len(timeline)),
             "replay.mark": self._set_mark,
+            **self.session_tabs.handlers(),
             "filter": self._open_filter,
             "copy": self._copy,
             "code.machine": self.reporting.machine_code,

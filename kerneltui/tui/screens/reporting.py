@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kerneltui.model.candidate import Candidate
 from kerneltui.model.state import State
+from kerneltui.tui.draw.agents import has_models
 from kerneltui.tui.draw.codegen import codegen_lines, is_machine_head
 from kerneltui.tui.draw.counters import counter_lines
 from kerneltui.tui.reports import Report
@@ -58,7 +59,9 @@ class Reporting:
         """Shows the tab for the candidate on screen; asks for its notes when they are not there."""
         screen = self._screen
         main, candidate = screen.main, screen.candidate
-        main.offer_tabs(gpus=has_gpus(screen.snapshot.state))
+        main.offer_tabs(
+            gpus=has_gpus(screen.snapshot.state), models=has_models(screen.snapshot.state)
+        )
         if main.tab not in GPU_TABS or candidate is None:
             return
         report = screen.owner.reports.ready(candidate)

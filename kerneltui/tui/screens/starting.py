@@ -22,7 +22,7 @@ __all__ = ["PlannedLayout", "StartingScreen"]
 
 _TITLES = {
     Panel.CANDIDATES: "1 Candidates",
-    Panel.MAIN: "2 [Diff] Code  Log  Jobs  Bench  Directive",
+    Panel.MAIN: "2 [Diff] Code  Log  Jobs  Bench  Directive  Grid  Notes",
     Panel.BENCH: "3 Bench",
     Panel.AGENTS: "4 Agents",
     Panel.MACHINE: "5 Machine",

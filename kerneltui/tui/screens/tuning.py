@@ -14,7 +14,7 @@ from kerneltui.model.candidate import Candidate
 from kerneltui.model.event import AcceptRule
 from kerneltui.tui import decide
 from kerneltui.tui.decide import Displayed
-from kerneltui.tui.draw.agents import agents_lines, agents_summary, strip_line
+from kerneltui.tui.draw.agents import agents_lines, agents_summary, has_models, strip_line
 from kerneltui.tui.draw.chart import chart_lines, chart_of, difference_text, shape_charts
 from kerneltui.tui.draw.gpus import gpu_line
 from kerneltui.tui.draw.header import header_line, hints_line
@@ -26,6 +26,8 @@ from kerneltui.tui.screens.copying import copy_menu
 from kerneltui.tui.screens.deciding import Deciding
 from kerneltui.tui.screens.panels import Handler, PanelScreen
 from kerneltui.tui.screens.reporting import Reporting
+from kerneltui.tui.screens.session_tabs import SessionTabs
+from kerneltui.tui.screens.triage import Triage
 from kerneltui.tui.sources import Loaded, SourceError
 from kerneltui.tui.text import Line, content, plain
 from kerneltui.tui.view import Snapshot
@@ -46,7 +48,7 @@ _STEER_HINTS = (
     ("^j", "newline"),
     ("^g", "editor"),
     ("@fast @slow @all", ""),
-    ("/pin /ban /force /pause /budget", ""),
+    ("/goal /budget /pin /ban /force /pause", ""),
     ("Esc", "back to the panes"),
 )
 
@@ -74,6 +76,8 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         self._soon: Timer | None = None
         self._deciding = Deciding(self)
         self.reporting = Reporting(self)
+        self.session_tabs = SessionTabs(self)
+        self._triage = Triage(self)
         self._gpus = False
 
     @property
@@ -148,7 +152,10 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
 
     def plan(self, width: int, height: int) -> Plan:
         """Returns where the panels lie."""
-        return plan_tuning(width, height, self.zoom, self.focused_panel, gpus=self._gpus)
+        models = has_models(self.snapshot.state)
+        return plan_tuning(
+            width, height, self.zoom, self.focused_panel, gpus=self._gpus, models=models
+        )
 
     def replan(self) -> None:
         """Lays out again, the list as a tree where there is room."""
@@ -183,8 +190,9 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
     def receive(self, snapshot: Snapshot) -> None:
         """Shows a new snapshot."""
         before = {c.id for c in self.snapshot.state.pending()}
+        models = has_models(self.snapshot.state)
         self.snapshot = snapshot
-        if bool(snapshot.live.readings) != self._gpus:
+        if bool(snapshot.live.readings) != self._gpus or models != has_models(snapshot.state):
             self._gpus = bool(snapshot.live.readings)
             self.replan()
         self.candidates.show(snapshot)
@@ -275,9 +283,10 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         self._line(Panel.GPUS).show(lambda w, _h: [gpu_line(state, live, w)])
         self._line(Panel.STRIP).show(lambda w, _h: [strip_line(state, live, now, w)])
         agents = self._line(Panel.AGENTS)
-        agents.show(lambda w, _h: agents_lines(state, live, w))
+        agents.show(lambda w, _h: agents_lines(state, live, now, w))
         set_title(agents, Content(f"4 Agents  {plain(agents_summary(state, live, now))}"))
         set_subtitle(agents, Content("follow" if agents.following else "scrolled"))
+        self.session_tabs.draw(now)
         self._line(Panel.MACHINE).show(lambda w, h: machine_lines(state, w, h))
         self.draw_footer()
 
@@ -297,6 +306,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         """Shows what the tab needs."""
         event.stop()
         self.reporting.draw()
+        self.session_tabs.draw(self.owner.clock())
 
     def on_descendant_focus(self) -> None:
         """Shows the hints of what has the focus."""
@@ -312,6 +322,8 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         """Returns why an action cannot be done now, or nothing."""
         if id_ == "code.machine":
             return self.reporting.machine_code_refusal()
+        if id_ == "triage":
+            return self._triage.refusal()
         return self._deciding.refusal(id_)
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -330,6 +342,10 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
                 }
             ),
             **self._deciding.handlers(),
+            **self.session_tabs.handlers(),
+            "triage": self._triage.open,
+            "unmark": self.candidates.unmark,
+            "candidate.mark": self.candidates.mark,
             "hunk.toggle": diff.toggle,
             "hunk.previous": lambda: diff.hop(-1),
             "hunk.next": lambda: diff.hop(1),

@@ -12,7 +12,15 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input
 
-from kerneltui.tui.draw.candidates import Row, Sort, candidate_line, details, footer_text, rows
+from kerneltui.tui.draw.candidates import (
+    Row,
+    Sort,
+    candidate_line,
+    details,
+    footer_text,
+    mark_line,
+    rows,
+)
 from kerneltui.tui.keymap import Scope, bindings
 from kerneltui.tui.text import LazyLines, Line
 from kerneltui.tui.view import Snapshot
@@ -49,6 +57,7 @@ class CandidatesPanel(Vertical):
         self.selected = ""
         self.sort = Sort.PENDING
         self.needle = ""
+        self.marked: set[str] = set()
 
     def compose(self) -> ComposeResult:
         """Yields list, filter and details."""
@@ -60,6 +69,24 @@ class CandidatesPanel(Vertical):
         """Hides what is shown on demand."""
         self.filter_input.display = False
         self.details.display = False
+
+    @property
+    def shown(self) -> Sequence[str]:
+        """The candidates in the list, in its order."""
+        return [row.id for row in self._shown]
+
+    def mark(self) -> None:
+        """Marks the selected row, or takes its mark away, and goes on to the next one."""
+        self.marked ^= {self.selected}
+        ids = self.shown
+        if self.selected in ids:
+            self.select(ids[min(ids.index(self.selected) + 1, len(ids) - 1)])
+
+    def unmark(self) -> None:
+        """Takes all marks away."""
+        self.marked.clear()
+        if self._snapshot:
+            self.show(self._snapshot)
 
     @property
     def list(self) -> CandidateList:
@@ -97,14 +124,15 @@ class CandidatesPanel(Vertical):
             best = state.incumbent if state.incumbent in ids else ""
             self._select(pending or best or (ids[0] if ids else ""))
         index = ids.index(self.selected) if self.selected in ids else 0
-        selected, shown = self.selected, self._shown
+        selected, shown, marked = self.selected, self._shown, frozenset(self.marked)
         if ids:
 
             def build(width: int, height: int) -> Sequence[Line]:
                 def draw(number: int) -> Line:
                     row = shown[number]
                     here = row.id == selected
-                    return candidate_line(state, snapshot.live, row, selected=here, width=width)
+                    line = candidate_line(state, snapshot.live, row, selected=here, width=width)
+                    return mark_line(line) if row.id in marked else line
 
                 return LazyLines(len(shown), draw)
 
@@ -119,7 +147,7 @@ class CandidatesPanel(Vertical):
             needle=self.needle,
             tree=tree and not self.needle,
         )
-        set_subtitle(self, Content(text))
+        set_subtitle(self, Content(f"{len(marked)} marked  {text}" if marked else text))
         candidate = state.candidates.get(selected)
         if candidate:
             self.details.show(lambda w, _h: [(("─" * w, "faint"),), *details(state, candidate, w)])

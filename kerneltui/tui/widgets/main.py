@@ -24,11 +24,25 @@ from kerneltui.tui.view import Snapshot
 from kerneltui.tui.widgets.lineview import LineView
 from kerneltui.tui.widgets.titles import set_subtitle, set_title
 
-__all__ = ["GPU_TABS", "JOB_LINES", "TABS", "DecisionDiff", "DiffView", "MainPanel"]
+__all__ = [
+    "ALL_TABS",
+    "GPU_TABS",
+    "JOB_LINES",
+    "MODEL_TABS",
+    "TABS",
+    "DecisionDiff",
+    "DiffView",
+    "MainPanel",
+]
 
-TABS = ("Diff", "Code", "Log", "Jobs", "Bench", "Directive")
+TABS = ("Diff", "Code", "Log", "Jobs", "Bench", "Directive", "Grid", "Notes")
 GPU_TABS = ("Codegen", "Counters")
 """Tabs of a target whose code runs on GPUs."""
+
+MODEL_TABS = ("Agents", "Spend")
+"""Tabs of a session in which language models are asked."""
+
+ALL_TABS = (*TABS, *GPU_TABS, *MODEL_TABS)
 
 JOB_LINES = 5_000
 
@@ -146,8 +160,8 @@ class MainPanel(Vertical):
         yield LineView(id="tab-jobs", follow=True)
         yield LineView(id="tab-bench")
         yield LineView(id="tab-directive")
-        for name in GPU_TABS:
-            yield LineView(id=f"tab-{name.lower()}")
+        for name in (*TABS[6:], *GPU_TABS, *MODEL_TABS):
+            yield LineView(id=f"tab-{name.lower()}", follow=name == "Agents")
 
     def on_mount(self) -> None:
         """Shows the first tab."""
@@ -172,16 +186,16 @@ class MainPanel(Vertical):
         """Shows a tab; the focus goes along when it was in this panel."""
         inside = self.screen.focused in list(self.query(LineView))
         self.tab = tab
-        for name in (*TABS, *GPU_TABS):
+        for name in ALL_TABS:
             self.view(name).display = name == tab
         if inside:
             self.current.focus()
         self._retitle()
         self.post_message(self.TabOpened())
 
-    def offer_tabs(self, *, gpus: bool) -> None:
-        """Says whether there are the tabs of a target with GPUs."""
-        tabs = (*TABS, *GPU_TABS) if gpus else TABS
+    def offer_tabs(self, *, gpus: bool, models: bool) -> None:
+        """Says whether there are the tabs of a target with GPUs, and those of language models."""
+        tabs = (*TABS, *(GPU_TABS if gpus else ()), *(MODEL_TABS if models else ()))
         if tabs != self.tabs:
             self.tabs = tabs
             self._retitle()
