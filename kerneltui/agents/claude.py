@@ -140,6 +140,10 @@ class ClaudeModel:
                 self._server = Server(self._address, self.keys, self._config.limits)
             return self._server
 
+    def set_budget(self, micro_usd: int | None) -> None:
+        """Changes the budget of the meter: attempts and re-asks of a call count, too."""
+        self.spend.set_budget(micro_usd)
+
     def close(self) -> None:
         """Ends connections; questions that are open end soon, new ones at once."""
         self._closed.set()

@@ -233,6 +233,10 @@ class ModelPort(Protocol):
         """
         ...
 
+    def set_budget(self, micro_usd: int | None) -> None:
+        """Told what all calls together may cost, at the begin and when that changes; None is no limit."""
+        ...
+
     def close(self) -> None:
         """Ends connections."""
         ...

@@ -89,7 +89,7 @@ def write(talk: Talk, request: Request) -> Written:
         turns = [
             *turns,
             Turn("assistant", f"I called propose with:\n{json.dumps(answer)[:20_000]}"),
-            Turn("user", f"{problem}\n\n{detail}\n\nCall `propose` again.".strip()),
+            Turn("user", detail or f"{problem}\n\nCall `propose` again."),
         ]
     raise NothingProposed(str(problem), detail)
 
@@ -99,7 +99,7 @@ class _Reading:
     request: Request
 
     def read(self, answer: Mapping[str, Any]) -> tuple[Written | str, str]:
-        """The proposal, or what is wrong with it and the lines that help."""
+        """The proposal, or what is wrong with it in one line, and all that is said to the model of it."""
         edits = {key: answer[key] for key in _EDIT_FIELDS if key in answer}
         try:
             stated = directive_of(answer.get("directive", {}))

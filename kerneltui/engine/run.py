@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -34,6 +34,7 @@ from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.engine.server import Server
 from kerneltui.engine.staff import MakeModel, Staff
 from kerneltui.engine.tuner import Options, Stop, Tuner
+from kerneltui.model.agent_event import CallRecord
 from kerneltui.model.command import Progress
 from kerneltui.model.event import AgentMessage, BudgetSet, Event, RuleSet
 from kerneltui.model.state import State
@@ -80,13 +81,13 @@ class EngineSetup:
     models_alone: bool = False
 
 
-def _claude() -> ModelPort:
+def _claude(calls: Iterable[CallRecord]) -> ModelPort:
     """The model of `agents.toml`; its package is loaded when it is first asked."""
     from kerneltui.agents.claude import ClaudeModel
-    from kerneltui.agents.spend import Spend
+    from kerneltui.agents.spend import Spend, facts_of
 
-    # The engine grants every call against the budget of the session: the model has no other one.
-    return ClaudeModel(load_agent_config(config_folder()), Spend(None))
+    config = load_agent_config(config_folder())
+    return ClaudeModel(config, Spend.of(facts_of(calls), None, config.token_limit))
 
 
 @dataclass(slots=True)
@@ -156,7 +157,7 @@ class _Engine:
         self._evaluator = evaluator
         inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         agents: list[Agent] = []
-        model: ModelPort | None = None
+        self._model: ModelPort | None = None
         if workload is not None and spec is not None and setup.place.workload is not None:
             staff = Staff(
                 recorder=self._recorder,
@@ -169,7 +170,7 @@ class _Engine:
                 models_alone=setup.models_alone,
             )
             agents = staff.agents(setup.start.agents or state.agents)
-            model = staff.model
+            self._model = staff.model
         self._tuner = Tuner(
             recorder=self._recorder,
             executor=None,
@@ -178,7 +179,7 @@ class _Engine:
             progress=self._progressed,
             clients=lambda: self._server.clients(),
             kernel_file=Path(path).name,
-            model=model,
+            model=self._model,
             inbox=inbox,
         )
         if evaluator is not None:
@@ -264,6 +265,8 @@ class _Engine:
     def _heard(self, position: int, event: Event, body: bytes) -> None:
         self._server.publish(position, event, body)
         self._setup.on_event(event, self._recorder.state)
+        if isinstance(event, BudgetSet) and self._model is not None:
+            self._model.set_budget(event.micro_usd)
         if position % SNAPSHOT_EVERY == 0:
             save_snapshot(self._session, self._recorder.state)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +17,16 @@ from kerneltui.agents.thinking import Thinker
 from kerneltui.engine.lab_notes import lab_notes
 from kerneltui.engine.opening import library_kernels
 from kerneltui.engine.recorder import Recorder
+from kerneltui.model.agent_event import CallRecord
 from kerneltui.model.candidate import AgentName, Candidate
 from kerneltui.model.directive import Backend
 from kerneltui.model.workload import TargetSpec, Workload
 
 __all__ = ["MODES", "MakeModel", "Staff"]
 
-MakeModel = Callable[[], ModelPort]
+MakeModel = Callable[[Iterable[CallRecord]], ModelPort]
+"""Makes a language model, given the calls that the session has made so far."""
+
 MODES = ("off", "offline", "claude")
 """Who proposes: nobody, the search without a model, a language model beside the search."""
 
@@ -72,7 +75,9 @@ class Staff:
         return self._with_models() if self.models_alone else [*self._with_models(), search]
 
     def _with_models(self) -> list[Agent]:
-        state, model = self.recorder.state, self.make_model()
+        state = self.recorder.state
+        model = self.make_model(state.calls.values())
+        model.set_budget(state.budget_micro_usd)
         for role, name in state.models.items():
             model.set_model(Role(role), name)
         self.model = model

@@ -9,7 +9,14 @@ from pathlib import Path
 
 from kerneltui.agents.context import estimate_tokens
 from kerneltui.agents.model_fast import ModelFastPath
-from kerneltui.agents.model_port import Chunk, FailureKind, ModelCall, ModelFailure, ModelReply
+from kerneltui.agents.model_port import (
+    Chunk,
+    FailureKind,
+    ModelCall,
+    ModelFailure,
+    ModelReply,
+    Role,
+)
 from kerneltui.agents.model_slow import ModelSlowPath
 from kerneltui.agents.port import SearchView
 from kerneltui.agents.tools import PROPOSE
@@ -36,6 +43,12 @@ class _Nobody:
     ) -> ModelReply:
         """Answers nothing."""
         raise ModelFailure(FailureKind.REQUEST, "nobody is asked in a preview")
+
+    def set_model(self, role: Role, model: str) -> None:
+        """Is none."""
+
+    def set_budget(self, micro_usd: int | None) -> None:
+        """Spends nothing."""
 
     def close(self) -> None:
         """Holds nothing."""
@@ -65,7 +78,7 @@ def _request(recording: Recording, workload: Workload, spec: TargetSpec, agent: 
         folder=workload.folder,
         candidates=None,
         tell=lambda news: None,
-        make_model=_Nobody,
+        make_model=lambda calls: _Nobody(),
         models_alone=True,
     )
     shapes = [shape.dimensions for shape in recorder.state.shapes]

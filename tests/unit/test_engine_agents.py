@@ -120,6 +120,7 @@ class ScriptedModel:
 
     answers: list[Answer]
     asked: list[ModelCall] = field(default_factory=list)
+    budgets: list[int | None] = field(default_factory=list)
     price: int | None = PRICE
     before: Callable[[], None] = lambda: None
 
@@ -145,6 +146,9 @@ class ScriptedModel:
         cost = None if self.price is None else self.price // 2
         return ModelReply("", (use,), "model-x-1", Usage(100, 50), cost)
 
+    def set_budget(self, micro_usd: int | None) -> None:
+        self.budgets.append(micro_usd)
+
     def close(self) -> None: ...
 
 
@@ -164,7 +168,7 @@ def run(
         Options(undecided=None, leave_when_done=True),
         lambda workload, spec: evaluator or FakeEvaluator(),
         take_signals=False,
-        make_model=lambda: model,
+        make_model=lambda calls: model,
         models_alone=True,
     )
     state, _, failure = run_engine(setup)
@@ -267,6 +271,7 @@ def test_no_call_goes_over_the_budget(folder: Path) -> None:
     assert "of the budget of $0.02 are used" in state.ended
     warned = [message.text for message in state.messages if message.agent == "engine"]
     assert "50 % of the budget of $0.02 is used" in warned
+    assert model.budgets[-1] == 2 * PRICE
 
 
 def test_a_model_without_a_price_is_not_free(folder: Path) -> None:

@@ -150,7 +150,7 @@ class Session:
             Options(undecided=None, leave_when_done=True),
             lambda workload, spec: FakeEvaluator(fail=fails_when_bad),
             take_signals=False,
-            make_model=lambda: ClaudeModel(config, Spend(None), keys, waiting),
+            make_model=lambda calls: ClaudeModel(config, Spend(None), keys, waiting),
             models_alone=True,
             on_event=lambda event, state: self.on_event(event),
             on_progress=self.heard.append,
