@@ -271,6 +271,11 @@ class CudaMachine:
         context.fail_self = ctypes.addressof(self.harness.failure)
         if (needs.nccl_windows or needs.gin_signals) and self._windows is not None:
             assert self._memory is not None and self._mapper is not None
+            try:  # NCCL would ask its peer, whose refusal it takes for silence
+                driver.try_passing_on(self._memory.symmetric[self._rank])
+            except driver.DriverError as error:
+                reason = f"no NCCL windows: the driver does not pass shared buffers on: {error}"
+                raise KernelError(reason) from error
             self._mapper.before_close = self._windows.end
             self._windows.make(context, self._memory, needs)
         return []

@@ -17,6 +17,7 @@ from kerneltui.evaluation.worker_cuda_windows import NcclWindows
 from kerneltui.evaluation.worker_kernel import KernelError
 from kerneltui.evaluation.worker_memory import RankMemory, build_context
 from kerneltui.model.workload import Role
+from kerneltui.targets.cuda import driver
 from kerneltui.targets.cuda.toolchain import CudaToolchain
 from kerneltui.targets.errors import TargetError
 from kerneltui.targets.windows import DType, GroupLayout, TensorSpec
@@ -180,3 +181,44 @@ def test_the_library_itself_loads_beside_nccl(tmp_path: Path) -> None:
     context, _keep = build_context(memory, {}, 1)
     with pytest.raises(KernelError, match="needs NCCL with GIN: "):
         windows.make(context, memory, abi.Requirements(abi_version=1, gin_signals=4))
+
+
+DRIVER = r"""
+#include <fcntl.h>
+static int held, code;
+int refuse(int now) { return code = now; }
+int holds(void) { return held; }
+int cuMemRetainAllocationHandle(unsigned long long *handle, void *address) {
+    if (address != (void *)0x4000000000ull) return 1;
+    *handle = 77;
+    ++held;
+    return 0;
+}
+int cuMemExportToShareableHandle(int *fd, unsigned long long handle, int type, unsigned long long flags) {
+    if (code || handle != 77 || type != 1 || flags) return code ? code : 1;
+    *fd = open("/dev/null", O_RDONLY);
+    return 0;
+}
+int cuMemRelease(unsigned long long handle) { return handle == 77 && held-- > 0 ? 0 : 1; }
+int cuGetErrorName(int code, const char **name) { *name = "CUDA_ERROR_INVALID_VALUE"; return 0; }
+int cuGetErrorString(int code, const char **text) { *text = "invalid argument"; return 0; }
+"""
+
+
+def test_memory_that_cannot_be_passed_on_is_told_before_nccl_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc")
+    (tmp_path / "driver.c").write_text(DRIVER)
+    command = ["gcc", "-shared", "-fPIC", "-o", tmp_path / "driver.so", tmp_path / "driver.c"]
+    subprocess.run(command, check=True)
+    library = ctypes.CDLL(str(tmp_path / "driver.so"))
+    monkeypatch.setattr(driver, "_library", lambda: library)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    driver.try_passing_on(0x4000000000)
+    library.refuse(1)
+    with pytest.raises(driver.DriverError, match="cuMemExportToShareableHandle: invalid argument"):
+        driver.try_passing_on(0x4000000000)
+    assert library.holds() == 0
+    assert len([*Path("/proc/self/fd").iterdir()]) == before

@@ -8,6 +8,7 @@ to another process as a file descriptor, and is mapped where and for whom one li
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import dataclass
 from functools import cache
 
@@ -26,6 +27,7 @@ __all__ = [
     "granularity",
     "map_shared",
     "multiprocessors",
+    "try_passing_on",
     "wait_flag",
     "write_flag",
 ]
@@ -275,6 +277,23 @@ def map_shared(descriptor: int, nbytes: int, devices: tuple[int, ...]) -> Mappin
         mapping.close()
         raise
     return mapping
+
+
+def try_passing_on(address: int) -> None:
+    """Looks whether memory that is mapped here, also that of another process, can go to a third one.
+
+    Args:
+        address: Where a mapping begins.
+
+    Raises:
+        DriverError: If the driver refuses.
+    """
+    handle = ctypes.c_ulonglong()
+    _call("cuMemRetainAllocationHandle", ctypes.byref(handle), ctypes.c_void_p(address))
+    try:
+        os.close(export_descriptor(handle.value))
+    finally:
+        _call("cuMemRelease", handle)
 
 
 def write_flag(stream: int, place: int, value: int) -> None:
