@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from kerneltui.model.agent_event import CallRecord
 from kerneltui.model.state import State
@@ -101,20 +102,25 @@ def strip_line(state: State, live: Live, now: int, width: int) -> Line:
 
 def agents_lines(state: State, live: Live, now: int, width: int) -> Sequence[Line]:
     """Returns what was said and asked, oldest first, and what comes now, so that the end is new."""
-    room = max(width - 8, 10)
-    entries: list[tuple[int, list[Line]]] = []
-    for message in state.messages:
-        entries.append((message.at, _message_lines(message, room)))
-    for steer in state.steers:
-        entries.append((steer.at, _steer_lines(steer, width)))
-    entries.sort(key=lambda entry: entry[0])
-    lines = [line for _, group in entries for line in group]
+    lines = list(_history(state.messages, state.steers, width))
     running = running_calls(state)
     for agent in sorted({*live.streams, *running}, key=lambda name: name in running):
         lines += _stream_lines(agent, live, running.get(agent), now, width)
     if not lines:
         lines.append(((" nothing said yet; s writes to the agents", "dim"),))
     return lines
+
+
+@lru_cache(maxsize=4)
+def _history(
+    messages: tuple[Message, ...], steers: tuple[SteerRecord, ...], width: int
+) -> Sequence[Line]:
+    """What was said and asked; it is drawn again with every piece of a stream, and seldom changes."""
+    room = max(width - 8, 10)
+    entries = [(message.at, _message_lines(message, room)) for message in messages]
+    entries += [(steer.at, _steer_lines(steer, width)) for steer in steers]
+    entries.sort(key=lambda entry: entry[0])
+    return tuple(line for _, group in entries for line in group)
 
 
 def _who(agent: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from kerneltui.model.agent_event import CallRecord
 from kerneltui.model.candidate import Candidate
@@ -92,37 +92,41 @@ def spend_lines(state: State, width: int) -> Sequence[Line]:
         lines.append(((f" {role} asks {clean(model)} (your choice)", "dim"),))
     if not state.calls:
         return lines
-    costs = max(len(money(spent([call]))) for call in state.calls.values())
-    costs = max(costs, len(money(found)))
-    lines += [(), _head("role", width)]
     roles: dict[tuple[str, str], list[CallRecord]] = {}
     for call in state.calls.values():
         roles.setdefault((call.role, call.model), []).append(call)
-    lines += [
-        _row(role, calls, model, width, costs) for (role, model), calls in sorted(roles.items())
-    ]
-    lines += [(), _head("candidate", width)]
+    by_role = [(role, calls, model) for (role, model), calls in sorted(roles.items())]
+    by_candidate = _by_candidate(state)
+    costs = max(len(money(spent(calls))) for _, calls, _ in (*by_role, *by_candidate))
+    for what, rows in (("role", by_role), ("candidate", by_candidate)):
+        lines += [(), _head(what, width), *(_row(*row, width, costs) for row in rows)]
+    return lines
+
+
+_Row = tuple[str, Sequence[CallRecord], str]
+
+
+def _by_candidate(state: State) -> Sequence[_Row]:
+    """The calls of each candidate, newest first, and those that led to none."""
+    rows: list[_Row] = []
     taken: set[int] = set()
     for candidate in reversed(state.candidates.values()):
         if candidate.calls:
             taken.update(candidate.calls)
-            lines.append(
-                _row(candidate.id, _calls(state, candidate), candidate.reason, width, costs)
-            )
+            rows.append((candidate.id, _calls(state, candidate), candidate.reason))
     rest = [call for key, call in state.calls.items() if int(key) not in taken]
     if rest:
-        lines.append(_row("none", rest, "came to nothing, or not yet to a candidate", width, costs))
-    return lines
+        rows.append(("none", rest, "came to nothing, or not yet to a candidate"))
+    return rows
 
 
 def _head(what: str, width: int) -> Line:
     return cut(((f" {what:<10}{'calls':>6}{'tokens':>9}{'cached':>9}  {'cost'}", "dim"),), width)
 
 
-def _row(name: str, calls: Iterable[CallRecord], text: str, width: int, costs: int) -> Line:
-    records = list(calls)
-    found = spent(records)
-    cached = sum(call.cache_read_tokens for call in records)
+def _row(name: str, calls: Sequence[CallRecord], text: str, width: int, costs: int) -> Line:
+    found = spent(calls)
+    cached = sum(call.cache_read_tokens for call in calls)
     share = f"{cached * 100 / found.tokens:.0f} %" if found.tokens else "-"
     spans: list[Span] = [
         (f" {name:<10}", "strong"),
