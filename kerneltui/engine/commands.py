@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kerneltui.engine import decisions, steering
+from kerneltui.engine.carrying import carried
 from kerneltui.engine.errors import Refused
 from kerneltui.engine.lab_notes import lab_notes
 from kerneltui.engine.machine_code import difference, question
@@ -15,6 +16,7 @@ from kerneltui.engine.profiling import ask_profile
 from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.model.command import (
     Accept,
+    CarryOver,
     ChooseModel,
     Command,
     Constrain,
@@ -94,6 +96,10 @@ def _follow(tuner: Tuner, command: Command) -> dict[str, Any]:
         case Edit():
             made = tuner.add(decisions.edited(recorder, command), first=True)
             return {"candidate": made, "text": f"your version is {made}"}
+        case CarryOver():
+            made = tuner.add(carried(recorder, command.candidate), first=True)
+            text = f"{made} is {command.candidate} carried over; it is checked and measured first"
+            return {"candidate": made, "text": text}
         case Rebench():
             _rebench(tuner, command)
         case Steer() | Constrain() | WriteNotes() | ChooseModel():

@@ -12,6 +12,7 @@ from kerneltui.model.record import from_plain, to_plain
 
 __all__ = [
     "Accept",
+    "CarryOver",
     "ChooseModel",
     "Command",
     "Constrain",
@@ -124,6 +125,13 @@ class Rebench:
 
 
 @dataclass(frozen=True, slots=True)
+class CarryOver:
+    """Carry a candidate over to the incumbent, as a new candidate."""
+
+    candidate: str
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Have the profiler of the GPU count a candidate; answered when that is done.
 
@@ -219,6 +227,7 @@ Command = (
     | SetPaused
     | SetBudget
     | Rebench
+    | CarryOver
     | Profile
     | Edit
     | WriteNotes
@@ -244,6 +253,7 @@ _COMMANDS: dict[str, type[Any]] = {
     "set_paused": SetPaused,
     "set_budget": SetBudget,
     "rebench": Rebench,
+    "carry_over": CarryOver,
     "profile": Profile,
     "edit": Edit,
     "write_notes": WriteNotes,

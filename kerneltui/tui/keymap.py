@@ -128,6 +128,14 @@ ACTIONS: tuple[Action, ...] = (
         11,
     ),
     Action(
+        "candidate.carry",
+        ("C",),
+        "carry over",
+        "carry the candidate over to the kernel on main by a three-way merge: a new candidate",
+        _D,
+        "CarryOver",
+    ),
+    Action(
         "candidate.profile",
         ("P",),
         "profile",

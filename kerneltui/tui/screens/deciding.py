@@ -16,6 +16,7 @@ from textual.app import SuspendNotSupported
 from kerneltui.model.candidate import CandidateState
 from kerneltui.model.command import (
     Accept,
+    CarryOver,
     Command,
     Edit,
     Profile,
@@ -134,6 +135,7 @@ class Deciding:
             "candidate.reject_note": self.reject_with_note,
             "candidate.edit": self.edit,
             "candidate.rebench": self.rebench,
+            "candidate.carry": self.carry,
             "candidate.profile": self.profile,
             "notes.edit": lambda: screen.session_tabs.with_notes(self.edit_notes),
             "decision.undo": lambda: self.send(Undo(), "undo"),
@@ -240,6 +242,12 @@ class Deciding:
         candidate = self._screen.candidate
         if candidate:
             self.send(Rebench(candidate.id), f"measure {candidate.id} again")
+
+    def carry(self) -> None:
+        """Asks for the candidate's change on top of the incumbent."""
+        candidate = self._screen.candidate
+        if candidate:
+            self.send(CarryOver(candidate.id), f"carry {candidate.id} over")
 
     def profile(self) -> None:
         """Asks for counters, and shows them in their tab when they are there."""
