@@ -178,3 +178,23 @@ def test_the_editor_has_the_screen_and_gives_it_back(tmux: Tmux, tmp_path: Path)
     tmux.keys("Enter")
     tmux.until(lambda: "Edit(candidate='c0031'" in tmux.sent(), "the edited kernel")
     tmux.shows("1 Candidates")
+
+
+def test_models_have_room_are_followed_and_lab_notes_go_through_the_editor(
+    tmux: Tmux, tmp_path: Path
+) -> None:
+    editor = tmp_path / "editor.sh"
+    editor.write_text("#!/bin/sh\necho EDITING\nread line\necho 'flags cost a line' >> \"$1\"\n")
+    editor.chmod(0o755)
+    tmux.start("--models", "--quiet", size=(120, 40), editor=editor)
+    tmux.until(lambda: "publish(flag + 1, epoch);" in tmux.screen(), "the stream")
+    rows = tmux.screen().split("\n")
+    top = next(row for row, line in enumerate(rows) if "4 Agents" in line)
+    bottom = next(row for row, line in enumerate(rows) if "follow" in line)
+    assert bottom - top == 11, "twelve rows"
+    assert "(+$0.08 running)" in rows[0]
+    tmux.keys("E")
+    tmux.until(lambda: "EDITING" in tmux.screen(), "the editor")
+    tmux.keys("Enter")
+    tmux.until(lambda: "WriteNotes" in tmux.commands.read_text(), "the new notes")
+    assert "flags cost a line" in tmux.commands.read_text()

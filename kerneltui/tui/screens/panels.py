@@ -110,7 +110,8 @@ class PanelScreen(Screen[None], inherit_bindings=False):
             )
         elif self.focused_panel not in plan.panels:
             self.focus_panel(Panel.MAIN if Panel.MAIN in plan.panels else next(iter(plan.panels)))
-        self.refresh(layout=True)
+        # A screen keeps its last arrangement until one of its children asks for another.
+        self.children[0].refresh(layout=True)
 
     def on_resize(self, event: events.Resize) -> None:
         """Lays out for the new size."""
