@@ -162,8 +162,15 @@ class Proposing:
             self.recorder.record(AgentMessage(at=now_ns(), agent=str(agent.name), text=text))
 
     def _steers(self, proposal: Proposal) -> tuple[int, ...]:
-        """The messages that a proposal follows: those its agent saw, or all that wait for it."""
+        """The messages that a proposal follows: those its agent saw, or all that wait for it.
+
+        The search that proposes beside a model has the name of an agent that reads messages, and leaves
+        them to it.
+        """
         if proposal.agent is AgentName.HUMAN:
+            return ()
+        namesakes = sum(agent.name is proposal.agent for agent in self.agents)
+        if proposal.steers is None and namesakes > 1:
             return ()
         waiting = tuple(
             steer.number

@@ -159,6 +159,7 @@ def run(
     *,
     candidates: int = 3,
     money: int | None = None,
+    alone: bool = True,
 ) -> State:
     place = Place(folder, WORKLOAD, exists=(folder / ".git").exists())
     start = Start("cpu", "claude", 1, AcceptRule.AUTO, candidates, None, micro_usd=money)
@@ -169,7 +170,7 @@ def run(
         lambda workload, spec: evaluator or FakeEvaluator(),
         take_signals=False,
         make_model=lambda calls: model,
-        models_alone=True,
+        models_alone=alone,
     )
     state, _, failure = run_engine(setup)
     assert failure is None
@@ -368,3 +369,18 @@ def test_the_humans_goal_notes_and_choice_of_models_hold_in_a_resumed_session(fo
     assert {call.role: call.model for call in state.calls.values()}["slow"] == "model-x-1"
     began = [event for event in events_of(folder) if isinstance(event, ModelCallStarted)]
     assert began[-1].model == "model-y"
+
+
+def test_the_search_beside_a_model_leaves_messages_to_it(folder: Path) -> None:
+    run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B]), candidates=2)
+    with Session.open(folder, writable=True) as session:
+        state = load_state(session)
+        recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
+        recorder.record(Steered(at=state.at + 1, number=1, to="slow", text="fewer barriers"))
+        recorder.record(BudgetSet(at=state.at + 2, candidates=12, time_ns=None))
+    state = run(folder, ScriptedModel([tunable("x", "1")]), candidates=12, alone=False)
+    by_search = [c for c in state.candidates.values() if c.agent is AgentName.SLOW and not c.calls]
+    assert by_search, "the search proposed, too"
+    told = [event for event in events_of(folder) if isinstance(event, SteerDelivered)]
+    assert [event.answer for event in told] == ["as you wish"]
+    assert state.candidates[told[0].candidate].calls
