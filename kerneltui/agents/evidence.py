@@ -73,7 +73,7 @@ def siblings_text(parent: str, state: State) -> str:
 
 def steering_text(state: State, agent: str) -> tuple[str, tuple[int, ...]]:
     """The goal in force, the messages that wait for an agent, with their numbers, and the constraints."""
-    waiting = [s for s in state.steers if not s.delivered_to and s.to in ("all", agent)]
+    waiting = [s for s in state.steers if s.waits_for(agent)]
     lines = [f"- the goal in force: {state.goal}"] if state.goal else []
     lines += [f"- message {steer.number}: {steer.text}" for steer in waiting if not steer.is_goal]
     lines += [f"- {c.kind}: {c.field} {c.value}".rstrip() for c in state.constraints]

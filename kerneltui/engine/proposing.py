@@ -175,7 +175,8 @@ class Proposing:
         waiting = tuple(
             steer.number
             for steer in self.recorder.state.steers
-            if not steer.delivered_to and steer.to in ("all", str(proposal.agent))
+            if steer.waits_for(str(proposal.agent))
+            and (proposal.steers is not None or not steer.delivered_to)
         )
         if proposal.steers is None:
             return waiting

@@ -14,7 +14,11 @@ GOAL = "goal: "
 
 @dataclass(frozen=True, slots=True)
 class SteerRecord:
-    """A message of the human and what became of it."""
+    """A message of the human and what became of it.
+
+    `delivered_to` names who took it; a message to all that two agents took has both names, the later one
+    last, as `candidate` is that of the later one.
+    """
 
     number: int
     to: str
@@ -23,6 +27,10 @@ class SteerRecord:
     delivered_to: str = ""
     candidate: str = ""
     answer: str = ""
+
+    def waits_for(self, agent: str) -> bool:
+        """Whether it is for an agent that did not take it yet."""
+        return self.to in ("all", agent) and agent not in self.delivered_to.split()
 
     @property
     def is_goal(self) -> bool:
@@ -53,14 +61,19 @@ def delivered(steers: tuple[SteerRecord, ...], event: SteerDelivered) -> tuple[S
     return tuple(
         replace(
             record,
-            delivered_to=event.agent,
+            delivered_to=f"{record.delivered_to} {event.agent}".strip(),
             candidate=event.candidate or record.candidate,
-            answer=event.answer,
+            answer=_joined(record.answer, event.answer),
         )
         if record.number == event.number
         else record
         for record in steers
     )
+
+
+def _joined(earlier: str, answer: str) -> str:
+    """Both answers, the earlier one in the first line."""
+    return f"{' '.join(earlier.split())}\n{answer}" if earlier else answer
 
 
 def constrained(

@@ -12,7 +12,7 @@ from tui_session import record
 
 from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted
 from kerneltui.model.command import ChooseModel, Progress, SetBudget, Steer, WriteNotes
-from kerneltui.model.event import encode_event
+from kerneltui.model.event import SteerDelivered, encode_event
 from kerneltui.model.record import parse_json, to_plain
 from kerneltui.model.spend import Spent
 from kerneltui.model.state import State, fold
@@ -233,6 +233,15 @@ def test_there_must_be_a_goal_to_lift() -> None:
 def test_the_goal_in_force_stands_beside_the_constraints() -> None:
     assert STATE.goal == "no shape slower than torch + gloo"
     assert "asked   goal no shape slower" in text_of(machine_lines(STATE, 60, 8))
+
+
+def test_both_answers_to_a_message_to_all_are_shown() -> None:
+    session = with_models()
+    for agent, answer in (("fast", "mine\nwill"), ("slow", "so will mine")):
+        session.add(SteerDelivered(at=session.wait(1), number=4, agent=agent, answer=answer))
+    lines = [plain(line) for line in agents_lines(fold(session.events), Live(), session.at, 100)]
+    first = next(row for row, line in enumerate(lines) if "goal: no shape" in line)
+    assert lines[first + 1 : first + 3] == [" fast  mine will", " slow  so will mine"]
 
 
 # Old sessions and replay

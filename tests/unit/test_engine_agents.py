@@ -384,3 +384,22 @@ def test_the_search_beside_a_model_leaves_messages_to_it(folder: Path) -> None:
     told = [event for event in events_of(folder) if isinstance(event, SteerDelivered)]
     assert [event.answer for event in told] == ["as you wish"]
     assert state.candidates[told[0].candidate].calls
+
+
+def test_a_message_to_all_reaches_both_paths(folder: Path) -> None:
+    run(folder, ScriptedModel([DESCRIBED, STAGE_A]), candidates=1)
+    with Session.open(folder, writable=True) as session:
+        state = load_state(session)
+        recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
+        recorder.record(Steered(at=state.at + 1, number=1, to="all", text="fewer barriers"))
+        recorder.record(BudgetSet(at=state.at + 2, candidates=3, time_ns=None))
+    model = ScriptedModel([DESCRIBED, {**STAGE_B, "answer": "none\nleft"}, tunable("x", "1")])
+    state = run(folder, model, candidates=3)
+    told = [event for event in events_of(folder) if isinstance(event, SteerDelivered)]
+    assert [(event.agent, event.answer) for event in told] == [
+        ("fast", "none\nleft"),
+        ("slow", "as you wish"),
+    ]
+    steer = state.steers[0]
+    assert (steer.delivered_to, steer.answer) == ("fast slow", "none left\nas you wish")
+    assert not steer.waits_for("slow")

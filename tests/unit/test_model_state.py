@@ -477,7 +477,9 @@ def test_steers_are_delivered_by_number():
     )
     one, two = state.steers
     assert (one.delivered_to, one.answer) == ("", "")
-    assert (two.delivered_to, two.answer, two.candidate) == ("fast", "no", "c0003")
+    assert (two.delivered_to, two.answer) == ("slow fast", "yes\nno"), "both took it"
+    assert two.candidate == "c0003"
+    assert one.waits_for("slow") and not one.waits_for("fast") and not two.waits_for("slow")
 
 
 def test_going_on_clears_the_end_and_old_messages_go():

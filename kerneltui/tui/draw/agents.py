@@ -196,6 +196,8 @@ def _steer_lines(steer: SteerRecord, width: int) -> list[Line]:
     head: Line = ((" you   ", "agent-human"), (text, "ink"))
     lines = [pad(cut(head, max(width - len(status) - 3, 10)), width, right)]
     if steer.answer:
-        room = max(width - 8, 10)
-        lines += _paragraph(steer.delivered_to, _who(steer.delivered_to), steer.answer, room)
+        names = steer.delivered_to.split()
+        answers = steer.answer.split("\n", len(names) - 1)
+        for name, answer in zip(names, answers, strict=False):
+            lines += _paragraph(name, _who(name), answer, max(width - 8, 10))
     return lines
