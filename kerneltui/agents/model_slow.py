@@ -15,6 +15,7 @@ from kerneltui.agents.context import Material, body, standing
 from kerneltui.agents.evidence import candidate_evidence
 from kerneltui.agents.fast_path import landing_point
 from kerneltui.agents.model_fast import MOST_FRUITLESS
+from kerneltui.agents.model_notes import notes_plan, write_notes
 from kerneltui.agents.model_port import Role
 from kerneltui.agents.port import Proposal, SearchView
 from kerneltui.agents.prompt_files import prompt
@@ -76,6 +77,7 @@ class ModelSlowPath:
     name: AgentName = AgentName.SLOW
     _marks: dict[str, str] = field(default_factory=_no_marks)
     _turn: int = 0
+    _noted: int = 0
 
     @property
     def busy(self) -> bool:
@@ -86,8 +88,20 @@ class ModelSlowPath:
         """Begins with the next proposal."""
         if self.busy or not self._may_begin(view) or self._despairs(view):
             return
+        if self._begin_notes(view):
+            return
         plan = self._plan(view)
         self.thinker.start(plan.parents[0], lambda talk: _propose(talk, plan))
+
+    def _begin_notes(self, view: SearchView) -> bool:
+        """Begins with lab notes if there is enough to write down."""
+        notes = self.notes()
+        plan = notes_plan(view, standing(self.material, view), notes, self._noted)
+        if plan is None:
+            return False
+        self._noted = plan.results
+        self.thinker.start(view.state.incumbent, lambda talk: write_notes(talk, plan))
+        return True
 
     def preview(self, view: SearchView) -> Request:
         """What the model would be asked now."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kerneltui.agents.model_port import Chunk, Usage
 from kerneltui.model.candidate import AgentName
 
-__all__ = ["CallBegins", "CallEnds", "Heard", "News", "NoProposal", "Said", "Thought"]
+__all__ = ["CallBegins", "CallEnds", "Heard", "News", "NoProposal", "Noted", "Said", "Thought"]
 
 
 @dataclass(slots=True)
@@ -60,6 +60,15 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
+class Noted:
+    """New lab notes, made from `notes`: if the human has changed those meanwhile, the human's stay."""
+
+    agent: AgentName
+    text: str
+    notes: str
+
+
+@dataclass(frozen=True, slots=True)
 class NoProposal:
     """An attempt came to nothing."""
 
@@ -81,4 +90,4 @@ class Thought:
     settled: Callable[[], None]
 
 
-News = CallBegins | CallEnds | Heard | Said | NoProposal | Thought
+News = CallBegins | CallEnds | Heard | Said | Noted | NoProposal | Thought

@@ -15,7 +15,16 @@ from kerneltui.agents.model_port import (
     ModelPort,
     ModelReply,
 )
-from kerneltui.agents.news import CallBegins, CallEnds, Heard, News, NoProposal, Said, Thought
+from kerneltui.agents.news import (
+    CallBegins,
+    CallEnds,
+    Heard,
+    News,
+    NoProposal,
+    Noted,
+    Said,
+    Thought,
+)
 from kerneltui.agents.port import Proposal
 from kerneltui.model.candidate import AgentName
 
@@ -74,6 +83,10 @@ class Talk:
         """Says something that is kept in the session."""
         self.tell(Said(self.agent, text))
 
+    def note(self, text: str, notes: str) -> None:
+        """Hands in lab notes, made from others."""
+        self.tell(Noted(self.agent, text, notes))
+
     def _hear(self, chunk: Chunk) -> None:
         self.tell(Heard(self.agent, chunk))
 
@@ -116,12 +129,13 @@ class Thinker:
         """Whether a thought is under way, or what it told was not handled yet."""
         return self._thread is not None
 
-    def start(self, parent: str, thought: Callable[[Talk], Proposal]) -> None:
+    def start(self, parent: str, thought: Callable[[Talk], Proposal | None]) -> None:
         """Begins a thought; `Thought` is told when it has ended.
 
         Args:
             parent: The candidate that it is about.
-            thought: What is done, in the other thread. It may raise `NothingProposed`.
+            thought: What is done, in the other thread. It may raise `NothingProposed`, and gives None if
+                it was not about a proposal.
         """
         if self.busy:
             raise RuntimeError("one thought at a time")
@@ -151,10 +165,12 @@ class Thinker:
         if self._thread is not None:
             self._thread.join(2.0)
 
-    def _think(self, parent: str, thought: Callable[[Talk], Proposal]) -> None:
+    def _think(self, parent: str, thought: Callable[[Talk], Proposal | None]) -> None:
         talk = Talk(self._agent, self._model, self._tell, self._stop.is_set)
         try:
-            self._made.append(thought(talk))
+            made = thought(talk)
+            if made is not None:
+                self._made.append(made)
         except NothingProposed as nothing:
             self._nothing(parent, nothing.reason, nothing.detail, talk)
         except ModelFailure as failure:

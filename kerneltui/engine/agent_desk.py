@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kerneltui.agents.news import CallBegins, CallEnds, Heard, NoProposal, Said, Thought
+from kerneltui.agents.news import CallBegins, CallEnds, Heard, NoProposal, Noted, Said, Thought
+from kerneltui.engine.errors import Refused
+from kerneltui.engine.lab_notes import lab_notes, write_notes
 from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.event import AgentMessage
 
 __all__ = ["NEWS", "AgentDesk"]
 
-NEWS = (CallBegins, CallEnds, Heard, NoProposal, Said, Thought)
+NEWS = (CallBegins, CallEnds, Heard, NoProposal, Noted, Said, Thought)
 """What it takes."""
 
 _WARN_AT = (50, 80)  # percent of the budget
@@ -65,6 +67,8 @@ class AgentDesk:
             case Said():
                 message = AgentMessage(at=now_ns(), agent=str(news.agent), text=news.text)
                 self.recorder.record(message)
+            case Noted():
+                self._note(news)
             case NoProposal():
                 self._failed(news)
             case Thought():
@@ -126,6 +130,16 @@ class AgentDesk:
         if passed:
             text = f"{passed[-1]} % of the budget of ${budget / 1e6:.2f} is used"
             self.recorder.record(AgentMessage(at=now_ns(), agent="engine", text=text))
+
+    def _note(self, news: Noted) -> None:
+        """Takes notes of a model, unless the human has written meanwhile."""
+        try:
+            if lab_notes(self.recorder) != news.notes:
+                raise Refused("the human has changed them meanwhile")
+            write_notes(self.recorder, news.text, by=str(news.agent))
+        except Refused as error:
+            text = f"lab notes not taken: {error}"
+            self.recorder.record(AgentMessage(at=now_ns(), agent=str(news.agent), text=text))
 
     def _failed(self, news: NoProposal) -> None:
         self.recorder.record(

@@ -27,8 +27,8 @@ def lab_notes(recorder: Recorder) -> str:
     return data.decode("utf-8", "replace")
 
 
-def write_notes(recorder: Recorder, text: str) -> None:
-    """Replaces the notes.
+def write_notes(recorder: Recorder, text: str, *, by: str = "human") -> None:
+    """Replaces the notes; `by` is who wrote them.
 
     Raises:
         Refused: Nothing was changed, or they are too long.
@@ -41,4 +41,4 @@ def write_notes(recorder: Recorder, text: str) -> None:
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if text == lab_notes(recorder):
         raise Refused("nothing was changed in the notes")
-    recorder.record(NotesWritten(at=now_ns(), text=text))
+    recorder.record(NotesWritten(at=now_ns(), text=text, by=by))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from kerneltui.model.record import LATER
 
 __all__ = [
     "ConstraintKind",
@@ -57,15 +59,16 @@ class ConstraintSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotesWritten:
-    """The human wrote the lab notes; they are in the tree of every candidate from then on."""
+    """The human or an agent wrote the lab notes; every candidate from then on has them in its tree."""
 
     at: int
     text: str
+    by: str = field(default="human", metadata=LATER)
 
     @property
     def subject(self) -> str:
         """One readable line."""
-        return f"lab notes written, {len(self.text.splitlines())} lines"
+        return f"{self.by} wrote the lab notes, {len(self.text.splitlines())} lines"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from engine_fakes import FakeEvaluator
+from test_engine_loop import Terminal
 
 from kerneltui.agents.model_port import (
     Chunk,
@@ -31,6 +32,7 @@ from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
 from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.candidate import AgentName, Failure, Origin, Phase
+from kerneltui.model.command import WriteNotes
 from kerneltui.model.event import (
     AcceptRule,
     BudgetSet,
@@ -403,3 +405,48 @@ def test_a_message_to_all_reaches_both_paths(folder: Path) -> None:
     steer = state.steers[0]
     assert (steer.delivered_to, steer.answer) == ("fast slow", "none left\nas you wish")
     assert not steer.waits_for("slow")
+
+
+def noting(text: str, before: Callable[[], None] = lambda: None) -> Callable[[ModelCall], Any]:
+    """Another program for every proposal, and notes when those are asked for."""
+    made = iter(range(1000))
+
+    def answer(call: ModelCall) -> dict[str, Any]:
+        if call.tools[0].name == "write_notes":
+            before()
+            return {"notes": text}
+        number = next(made)
+        line = next(
+            line for line in WINDOW.splitlines() if line.startswith("/* Tells all peers that")
+        )
+        edit = {"search": line, "replace": f"inline int idea_{number}() {{ return 1; }}\n{line}"}
+        return {"reason": f"idea {number}", "directive": stated(WINDOW), "edits": [edit]}
+
+    return answer
+
+
+def test_a_model_keeps_the_lab_notes(folder: Path) -> None:
+    model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, noting("Flags per chunk help (c0002).")])
+    state = run(folder, model, candidates=12)
+    assert state.notes == "Flags per chunk help (c0002).\n"
+    asked = [call for call in model.asked if call.purpose == "lab notes"]
+    assert [str(call.role) for call in asked] == ["meta"]
+    assert "- c0002 stage B: stores to the peers: " in asked[0].turns[0].text
+    later = model.asked[model.asked.index(asked[0]) + 1]
+    assert "Flags per chunk help" in "\n".join(block.text for block in later.system)
+    written = [event for event in events_of(folder) if isinstance(event, NotesWritten)]
+    assert [event.by for event in written] == ["slow"]
+    assert fold(events_of(folder)).canonical() == state.canonical()
+
+
+def test_what_the_human_writes_meanwhile_is_not_overwritten(folder: Path) -> None:
+    def human() -> None:
+        terminal = Terminal(Place(folder, WORKLOAD, exists=True))
+        terminal.ask(WriteNotes("mine\n"))
+        terminal.socket.close()
+
+    model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, noting("the model's", human)])
+    state = run(folder, model, candidates=12)
+    assert state.notes == "mine\n"
+    told = [m.text for m in state.messages if "lab notes not taken" in m.text]
+    assert told == ["lab notes not taken: the human has changed them meanwhile"]

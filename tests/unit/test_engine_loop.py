@@ -342,7 +342,7 @@ def test_lab_notes_are_an_event_and_stand_in_every_later_candidate(live, session
     assert git(session, "show", place.format(mine)) == text
     assert git(session, "show", place.format(landed.id)) == before
     subject = git(session, "log", "--format=%s", "refs/kerneltui/journal", "--grep=lab notes")
-    assert subject.strip() == "lab notes written, 3 lines"
+    assert subject.strip() == "human wrote the lab notes, 3 lines"
 
 
 def test_a_model_can_only_be_chosen_where_one_is_asked(live):

@@ -83,6 +83,8 @@ def slow_steps(count: int) -> list[Step]:
                     ),
                 )
             )
+    notes = Say("tool", json.dumps({"notes": "Fewer barriers are no help (c0006)."}), "write_notes")
+    steps.append(Step("notes", expect=("^tool write_notes$",), times=0, say=(notes,)))
     return steps
 
 
@@ -212,5 +214,6 @@ def test_a_whole_session_on_a_rough_day(folder: Path) -> None:
     assert len(asked) == 1, "a message is part of one question"
     streamed = "".join(p.text for p in session.heard if p.kind == "stream")
     assert "the flag comes before the data" in streamed
+    assert state.notes == "Fewer barriers are no help (c0006).\n"
     assert state.spent().micro_usd > 0
     assert all(call.outcome for call in state.calls.values())

@@ -1,0 +1,70 @@
+"""Lab notes by a model: every few results it writes what helps, what does not, and what was never tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kerneltui.agents.evidence import history_text
+from kerneltui.agents.model_port import Block, ModelCall, ModelFailure, Role, Turn
+from kerneltui.agents.port import SearchView
+from kerneltui.agents.prompt_files import prompt
+from kerneltui.agents.thinking import Talk
+from kerneltui.agents.tools import NOTES
+from kerneltui.model.candidate import Candidate, Phase
+
+__all__ = ["NOTES_EVERY", "NotesPlan", "notes_plan", "write_notes"]
+
+NOTES_EVERY = 8
+"""Results between two notes."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotesPlan:
+    """What is asked: the standing instructions, the question, the notes that it is about."""
+
+    system: Sequence[Block]
+    question: str
+    notes: str
+    results: int
+
+
+def notes_plan(
+    view: SearchView, system: Sequence[Block], notes: str, noted: int
+) -> NotesPlan | None:
+    """Returns what to ask for new notes, or None while there is little to add.
+
+    Args:
+        view: The state now.
+        system: Standing instructions.
+        notes: The notes now.
+        noted: Results that were there when notes were last asked for.
+    """
+    results = [c for c in view.state.candidates.values() if _has_result(c)]
+    if len(results) - noted < NOTES_EVERY:
+        return None
+    question = prompt("meta", notes=notes.strip() or "none", results=history_text(results[noted:]))
+    return NotesPlan(system, question, notes, len(results))
+
+
+def write_notes(talk: Talk, plan: NotesPlan) -> None:
+    """Asks for the notes, and hands them in; without them the search goes on.
+
+    Raises:
+        ModelFailure: Somebody asked for the end.
+    """
+    turns = [Turn("user", plan.question)]
+    call = ModelCall(Role.META, plan.system, turns, [NOTES], True, "lab notes")
+    try:
+        text = str(talk.ask(call).tools[0].input["notes"]).strip()
+    except ModelFailure as failure:
+        if talk.stopped():
+            raise
+        talk.say(f"no lab notes: {failure.reason}")
+        return
+    if text:
+        talk.note(text + "\n", plan.notes)
+
+
+def _has_result(candidate: Candidate) -> bool:
+    return candidate.phase in (Phase.MEASURED, Phase.FAILED)
