@@ -32,8 +32,10 @@ KEYS = {
 }
 
 
-NEEDED = ("kerneltui.targets.forkserver", "kerneltui.evaluation.judge", "cc1plus", "git ")
+NEEDED = ("kerneltui.targets.forkserver", "kerneltui.evaluation.judge", "cc1plus")
 """Programs that a session starts; what the first of them forks is seen with it."""
+
+GIT_TOLD = "git-environments"
 
 
 class Watch(threading.Thread):
@@ -104,6 +106,17 @@ def one_shape(project: Path) -> None:
     path.write_text(f"{head}[[shape]]{first}", encoding="utf-8")
 
 
+def telling_git(folder: Path) -> Path:
+    """A folder with a git that writes its environment down: it is over too soon to be looked at."""
+    real = shutil.which("git")
+    place = folder / "bin"
+    place.mkdir()
+    script = place / "git"
+    script.write_text(f'#!/bin/sh\nenv >> "{folder / GIT_TOLD}"\nexec "{real}" "$@"\n')
+    script.chmod(0o755)
+    return place
+
+
 @pytest.mark.slow
 def test_a_real_session_keeps_keys_to_itself(project: Path, tmp_path: Path):
     """A model is asked with the key, the seed is compiled, judged and measured, and it goes nowhere else."""
@@ -115,6 +128,7 @@ def test_a_real_session_keeps_keys_to_itself(project: Path, tmp_path: Path):
         keys = {
             **os.environ,
             **KEYS,
+            "PATH": f"{telling_git(tmp_path)}{os.pathsep}{os.environ['PATH']}",
             "ANTHROPIC_BASE_URL": server.url,
             "XDG_CACHE_HOME": str(tmp_path / "cache"),
             "XDG_CONFIG_HOME": str(tmp_path / "config"),
@@ -125,6 +139,7 @@ def test_a_real_session_keeps_keys_to_itself(project: Path, tmp_path: Path):
     for part in NEEDED:
         assert watch.saw(part), f"never saw {part}, so nothing is proved about it: {text[-2000:]}"
     assert watch.found == []
+    assert "PATH=" in (tmp_path / GIT_TOLD).read_text(), "git was never run"
     assert files_with_marker(tmp_path) == []
     told = objects_of(session)
     assert b"model_call_ended" in told, text[-2000:]
