@@ -330,9 +330,10 @@ class Deciding:
         except SteerError as error:
             self._screen.say(str(error))
             return
+        typed = " ".join(steer.input.value.split())
         steer.take()
         steer.address(line.to)
-        self.send(line.command, type(line.command).__name__.lower())
+        self.send(line.command, typed if typed.startswith("/") else f"message to {line.to}")
 
     def steer_in_editor(self) -> None:
         """Writes the steer line in the editor."""
