@@ -284,6 +284,7 @@ async def test_steer_commands(desk: Desk, pilot: Any) -> None:
         SetBudget(60, 1_200_000_000_000),
         SetPaused(True),
     ]
+    await until(pilot, lambda: "/pause: done" in tuning(desk).notice)
 
 
 @drive()
