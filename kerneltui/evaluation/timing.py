@@ -412,9 +412,9 @@ class Timer:
             rounds.reference.append(bursts[2] if len(bursts) > 2 else None)
             step(len(rounds.candidate))
 
-    def _sample(self, lane: Lane, calls: int, check: bool) -> Sample:
+    def _sample(self, lane: Lane, calls: int, check: bool, *, may_be_late: bool = True) -> Sample:
         sets = lane.next_sets(calls)
-        late = check and lane.enqueues
+        late = check and may_be_late and lane.enqueues
         if not late:
             lane.fill(sets)
         try:
@@ -422,19 +422,9 @@ class Timer:
         except RankFailure as error:
             raise LaneFailure(lane, error) from error
         if late and not sample.held:  # it waits for the device in `run`: nothing could be held back
-            return self._checked_sample(lane, calls)
+            return self._sample(lane, calls, check, may_be_late=False)
         if check:
             self._look(lane, sets, late)
-        return sample
-
-    def _checked_sample(self, lane: Lane, calls: int) -> Sample:
-        sets = lane.next_sets(calls)
-        lane.fill(sets)
-        try:
-            sample = lane.sample(calls)
-        except RankFailure as error:
-            raise LaneFailure(lane, error) from error
-        self._look(lane, sets, late=False)
         return sample
 
     def _look(self, lane: Lane, sets: Sequence[int], late: bool) -> None:
