@@ -27,6 +27,7 @@ from kerneltui.model.statistics import (
     summed_interval,
     undecided,
 )
+from kerneltui.model.units import milliseconds
 from kerneltui.model.workload import Shape
 
 __all__ = ["Benchmark", "Yardstick", "build_measurement", "quarantine_reason"]
@@ -125,7 +126,7 @@ class Benchmark:
                 Stage.SCREEN,
                 FailureKind.TOO_SLOW,
                 f"at least {mean:.2f} times the incumbent's time on {', '.join(self.rounds)} "
-                f"({rounds.candidate_ns / 1e6:.2f} ms against {rounds.incumbent_ns / 1e6:.2f} ms on "
+                f"({milliseconds(rounds.candidate_ns)} ms against {milliseconds(rounds.incumbent_ns)} ms on "
                 f"{name}); abandoned above {protocol.abandon:g}",
             )
         if judge_interval(self._early(), self._delta) is not Verdict.SLOWER:
@@ -273,15 +274,15 @@ def quarantine_reason(
         work = part.candidate_ns * part.calls
         if hidden > max(_HIDDEN_NS, _HIDDEN_SHARE * work):
             return (
-                f"{part.shape}: the engine's clock saw {hidden / 1e6:.2f} ms more in each sample than "
-                f"the {work / 1e6:.2f} ms that were claimed"
+                f"{part.shape}: the engine's clock saw {milliseconds(hidden)} ms more in each sample than "
+                f"the {milliseconds(work)} ms that were claimed"
             )
     for shape in measurement.shapes:
         floor = yardsticks[shape.shape].floor_ns
         if shape.candidate_ns < floor:
             return (
-                f"{shape.shape}: {shape.candidate_ns / 1e6:.3f} ms is below the floor of "
-                f"{floor / 1e6:.3f} ms at the measured peak of arithmetic"
+                f"{shape.shape}: {milliseconds(shape.candidate_ns)} ms is below the floor of "
+                f"{milliseconds(floor)} ms at the measured peak of arithmetic"
             )
         # Small collectives of a library vary a lot: only what is beyond doubt is implausible.
         least = shape.reference_interval.ratio()[1]

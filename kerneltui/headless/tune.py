@@ -27,6 +27,7 @@ from kerneltui.model.event import (
 )
 from kerneltui.model.record import parse_json
 from kerneltui.model.state import State
+from kerneltui.model.units import milliseconds
 
 __all__ = ["tune"]
 
@@ -86,7 +87,7 @@ class _Narrator:
 def _line(event: Event, state: State) -> str:
     match event:
         case Calibrated():
-            share = ", ".join(f"{s.shape} {s.bound_ns / 1e6:.2f} ms" for s in event.shapes)
+            share = ", ".join(f"{s.shape} {milliseconds(s.bound_ns)} ms" for s in event.shapes)
             return f"calibrated: noise {event.aa_half_width:.2%}, delta {event.delta:.2%}; bound {share}"
         case CandidateProposed():
             return f"{event.id} {event.agent:<5} {event.reason}"
@@ -129,8 +130,8 @@ def _result_table(state: State) -> str:
         rows.append(
             [
                 part.shape,
-                f"{part.candidate_ns / 1e6:.3f}",
-                f"{part.reference_ns / 1e6:.3f}",
+                milliseconds(part.candidate_ns),
+                milliseconds(part.reference_ns),
                 f"{part.ratio:.3f}x",
                 f"{low:.3f}-{high:.3f}",
                 str(part.verdict),

@@ -16,7 +16,6 @@ __all__ = [
     "difference",
     "elapsed",
     "half_width",
-    "milliseconds",
     "mode_word",
     "percent_change",
     "ratio",
@@ -39,20 +38,6 @@ def count(number: int) -> str:
     if number < 1_000_000:
         return f"{number / 1e3:.1f}k"
     return f"{number / 1e6:.2f}M"
-
-
-def milliseconds(time_ns: int | float) -> str:
-    """Returns a time in milliseconds with four significant digits, at most: `12.34`, `0.0821`."""
-    value = time_ns / 1e6
-    if value >= 1000:
-        return f"{value:.0f}"
-    if value >= 100:
-        return f"{value:.1f}"
-    if value >= 10:
-        return f"{value:.2f}"
-    if value >= 1:
-        return f"{value:.3f}"
-    return f"{value:.4f}"
 
 
 def ratio(value: float) -> str:

@@ -61,14 +61,6 @@ def test_wrapped_lines_fit(text: str, width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("time_ns", "text"),
-    [(82_100, "0.0821"), (1_355_000, "1.355"), (21_360_000, "21.36"), (3.2e9, "3200")],
-)
-def test_milliseconds(time_ns: int, text: str) -> None:
-    assert form.milliseconds(time_ns) == text
-
-
-@pytest.mark.parametrize(
     ("seconds", "text"),
     [(14, "00:14"), (860, "14m 20s"), (7500, "2h 05m"), (273_600, "3d 04h"), (-5, "00:00")],
 )

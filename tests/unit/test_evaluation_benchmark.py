@@ -180,7 +180,7 @@ def test_time_that_only_the_engine_saw_is_quarantined() -> None:
     part = rounds([8] * 11, [10] * 11)
     part.candidate = [burst(8, gap_ns=3 * MS) for _ in range(11)]
     yards, result = measured(part)
-    assert "engine's clock saw 3.00 ms more" in quarantine_reason(yards, result, [part], 3.0)
+    assert "engine's clock saw 3.000 ms more" in quarantine_reason(yards, result, [part], 3.0)
 
 
 def test_a_plausible_measurement_is_not_quarantined() -> None:

@@ -15,10 +15,10 @@ from kerneltui.model.candidate import Candidate
 from kerneltui.model.measurement import ShapeCalibration, ShapeMeasurement
 from kerneltui.model.state import State
 from kerneltui.model.statistics import Verdict, geometric_mean
+from kerneltui.model.units import milliseconds
 from kerneltui.tui.format import (
     difference,
     half_width,
-    milliseconds,
     ratio,
     reference_ratio,
     share,

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from kerneltui.model.candidate import Candidate, DecisionKind
 from kerneltui.model.measurement import GpuUse, Measurement, MeasurementStage
 from kerneltui.model.state import State
+from kerneltui.model.units import milliseconds
 from kerneltui.tui.draw.chart import chart_lines, shape_charts
 from kerneltui.tui.draw.spend import call_lines
 from kerneltui.tui.format import (
     difference,
     elapsed,
-    milliseconds,
     percent_change,
     ratio,
     share,
