@@ -28,10 +28,12 @@ def landing_point(view: SearchView) -> Candidate | None:
 
 def from_library(kernel: Kernel, view: SearchView, agent: AgentName, parent: str) -> Proposal:
     """Returns a library kernel as a transform of a candidate."""
-    directive = kernel.directive(view.shapes[0])
+    shape = view.shapes[0]
+    directive = kernel.directive(shape)
+    way = f", {directive.backend} by the rank itself" if shape["RANKS"] > 1 else ""
     return Proposal(
         source=kernel.source,
-        reason=f"{kernel.file}: {directive.placement}, {directive.backend} by the rank itself",
+        reason=f"{kernel.file}: {directive.placement}{way}",
         agent=agent,
         origin=Origin.TRANSFORM,
         parents=(parent,),
