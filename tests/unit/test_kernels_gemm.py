@@ -182,18 +182,23 @@ def test_the_rule_chooses_what_can_be_launched(tmp_path: Path):
     found = chosen_by_rule(tmp_path, [f"{m},{n},{k}" for m, n, k in grid + odd])
     used = Counter(line[0] for line in found)
     assert set(used) == {1, 2, 3, 4, 5, 6, 7}
-    for (_, _, k), (tile, slices, parts, share, ctas, shared, scratch) in zip(
+    for (m, n, k), (tile, slices, parts, share, ctas, shared, scratch, *wide) in zip(
         grid + odd, found, strict=True
     ):
         steps = -(-k // 64)
         assert slices * parts <= steps and slices * share <= 8
         assert ctas <= 264 or slices * parts == 1
         assert shared <= SHARED_BYTES
-        assert (scratch > 0) == (parts > 1) and scratch <= 32 << 20
-        assert tile != 1 or ctas <= 132
+        assert (scratch > 0) == (parts > 1 or wide[1] > 0) and scratch <= 32 << 20
+        if tile == 1:
+            whole, shared_tiles, of_each = wide
+            assert ctas <= 132 and whole + shared_tiles == -(-m // 256) * -(-n // 256)
+            assert of_each <= steps and shared_tiles * of_each * 2 <= ctas
+            assert (of_each > 1) == (shared_tiles > 0)
     by_shape = dict(zip(grid, found, strict=False))
     assert by_shape[8192, 8192, 8192][0] == 1
     assert by_shape[64, 64, 16384][1] * by_shape[64, 64, 16384][2] >= 8
+    assert by_shape[12288, 512, 16384][-2:] == [30, 2], "tiles of the last round are shared in halves"
 
 
 def test_wrong_answers_are_refused_and_right_ones_pass():

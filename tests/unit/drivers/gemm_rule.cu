@@ -1,6 +1,7 @@
 /* Prints what a kernel file of gemm chooses for shapes: gemm_rule M,N,K ... One line per shape: the tile, the
  * CTAs of a cluster and the clusters that share out K, the CTAs that share B; then the CTAs, the bytes of
- * shared memory and of scratch. The file is named by -DKERNEL. */
+ * shared memory and of scratch, and of wide tiles the whole ones, the shared ones, and the parts of each. The
+ * file is named by -DKERNEL. */
 #include KERNEL
 
 #include <cstdio>
@@ -15,12 +16,16 @@ int main(int count, char **shapes) {
         s.m = m;
         s.n = n;
         s.k = k;
-        s.choice = choose(m, n, k, 132, nullptr, 0);
+        s.sms = 132;
+        s.choice = choose(m, n, k, s.sms, nullptr, 0);
         s.kind = kind_of(s.choice.tile);
-        size_grid(s, 132);
-        std::printf("%lld,%lld,%lld %d %d %d %d %u %d %llu\n", m, n, k, s.choice.tile, s.choice.slices,
-                    s.choice.parts, s.choice.share, s.ctas, s.depth.shared_bytes,
-                    (unsigned long long)scratch_bytes(s.choice, m, n));
+        size_grid(s);
+        WidePlan plan{0, 0, 0, 0};
+        if (s.choice.tile == first_tile) plan = wide_plan(m, n, k, s.sms, nullptr, 0);
+        std::printf("%lld,%lld,%lld %d %d %d %d %u %d %llu %lld %lld %lld\n", m, n, k, s.choice.tile,
+                    s.choice.slices, s.choice.parts, s.choice.share, s.ctas, s.depth.shared_bytes,
+                    (unsigned long long)scratch_bytes(s.choice, m, n, k, s.sms, nullptr, 0),
+                    (long long)plan.whole, (long long)plan.shared, (long long)plan.parts);
     }
     return 0;
 }
