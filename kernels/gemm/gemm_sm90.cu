@@ -4,7 +4,11 @@
  *
  *   wide    for large products. Persistent, tiles of 128 x TILE_N; one warp loads A and B into a ring (TMA),
  *           two warpgroups multiply, two warps store finished boxes of C (TMA) under the next tile's main
- *           loop. With CLUSTER 2, two CTAs, one above the other, share a tile of B.
+ *           loop. With CLUSTER 2, two CTAs, one above the other, share a tile of B. Tiles that would leave
+ *           many SMs idle in the last round are shared out along K, each over equally many clusters: so those
+ *           that are at the same step find each other's A and B in the L2 cache. A cluster leaves its sums in
+ *           scratch; then each of a tile's clusters adds all parts of some boxes, in the same order in each
+ *           call. That needs all clusters on the GPU at once, so no more are launched than fit.
  *   split   for products of few tiles. One tile and one range of K per CTA. Ranges of K are shared out over
  *           the CTAs of a cluster, which send their sums to each other's shared memory (each CTA adds one
  *           part of the tile), and over clusters, whose sums meet in scratch: the cluster that comes last
@@ -19,6 +23,7 @@
 #include <kerneltui/kernel.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <new>
@@ -57,6 +62,11 @@
 // kerneltui: runtime PARTS in 0 1 2 4 8 16 default 0 if PARTS == 0 or TILE > 1
 // CTAs that share a tile of B; 0 by rule. Counts for split tiles of 128 columns or more.
 // kerneltui: runtime SHARE in 0 1 2 default 0 if SHARE == 0 or TILE > 1 and SHARE * SLICES <= 8 and (SHARE == 1 or TILE == 4 or TILE == 5)
+// Steps over K (64 each) that must be saved if the wide tiles of the last round are shared out along K; 0:
+// never.
+// kerneltui: runtime SHARE_LAST in 0 8 16 24 48 default 16
+// Clusters that share a wide tile, at most.
+// kerneltui: runtime MOST_PARTS in 2 4 8 16 default 8
 // Most CTAs of the wide kernel; 0: one for every SM.
 // kerneltui: runtime MAX_CTAS in 0 120 128 default 0
 // Whether the kernel may be placed on the SMs while its predecessor on the stream ends, if that allows it
@@ -430,6 +440,10 @@ struct WideParams {
     int n, m, k_tiles;
     int tiles_m, tiles_n; /* rows of tiles in units of CLUSTER */
     int group_m;          /* likewise */
+    int whole;            /* tiles that one cluster computes: the first ones */
+    int shared, parts;    /* tiles behind them that are shared out along K, each over so many clusters */
+    float4 *sums;         /* their parts, in scratch */
+    uint64_t *calls;      /* how often each of these places was written */
 };
 
 struct Wide {
@@ -452,49 +466,187 @@ struct Wide {
 
     static_assert(columns / box % cluster == 0, "a CTA of the cluster loads whole boxes of B");
     static_assert(boxes >= 1 && boxes <= columns / box, "boxes of one tile");
+    static constexpr int sum_pieces = columns * box / 4; /* 4 sums each, of a warpgroup */
+
     static_assert(shared_bytes <= 232448, "more shared memory than a CTA may have");
 };
 
 // kerneltui: evolve begin wide
-/* One thread stores the boxes of one consumer warpgroup. */
-__device__ __forceinline__ void store_tiles(const WideParams &p, char *c, Wide::Barriers *barriers, int first,
-                                            int step, int group, int rank) {
-    Ring slot{0, 0};
-    int held = 0; /* boxes that are stored but not given back */
-    for (int index = first; index < p.tiles_m * p.tiles_n; index += step) {
-        int m, n;
-        tile_at(index, p.group_m, p.tiles_m, p.tiles_n, m, n);
-        const int row = (m * Wide::cluster + rank) * Wide::rows + group * box;
-#pragma unroll 1
-        for (int j = 0; j < Wide::columns / box; ++j) {
-            barrier_wait(&barriers->c_full[group][slot.index], slot.parity);
-            const int x = n * Wide::columns + j * box;
-            if (x < p.n && row < p.m)
-                store_box(&p.c, c + (group * Wide::boxes + slot.index) * box_bytes, x, row);
-            commit_stores();
-            slot.next(Wide::boxes);
-            if (++held == Wide::boxes) { /* the oldest has been read when at most the others are pending */
-                wait_stores_read<Wide::boxes - 1>();
-                barrier_arrive(&barriers->c_empty[group][slot.index]);
-                --held;
-            }
+/* A part of a shared tile: `count` steps over K, the `index`-th of p.parts; nothing if `count` is 0. */
+struct Part {
+    int tile; /* behind the whole ones */
+    int first_k, count;
+    int index;
+
+    __device__ __forceinline__ bool adds(const WideParams &p, int j) const {
+        return j * p.parts / (Wide::columns / box) == index;
+    }
+};
+
+__device__ __forceinline__ Part part_of(const WideParams &p, int who) {
+    if (who >= p.shared * p.parts) return Part{};
+    const int index = who % p.parts;
+    const int first_k = int(int64_t(p.k_tiles) * index / p.parts);
+    return Part{who / p.parts, first_k, int(int64_t(p.k_tiles) * (index + 1) / p.parts) - first_k, index};
+}
+
+/* Where the q-th part of a tile lies, for a CTA of the cluster and a warpgroup. */
+__device__ __forceinline__ int place_of(const WideParams &p, const Part &part, int q, int rank, int group) {
+    return ((part.tile * p.parts + q) * Wide::cluster + rank) * Wide::groups + group;
+}
+
+/* Leaves the sums of a warpgroup in scratch. All places are written once in each call, so the count of one's
+ * own says what the others' must be: a call that is replayed from a graph needs no number of its own. */
+__device__ __forceinline__ uint64_t leave_sums(const WideParams &p, const float (&d)[Wide::columns / 2],
+                                               int place, int group) {
+    const int thread = int(threadIdx.x) % 128;
+    const uint64_t call = __ldcg(reinterpret_cast<const unsigned long long *>(p.calls + place)) + 1;
+    float4 *sums = p.sums + int64_t(place) * Wide::sum_pieces;
+#pragma unroll
+    for (int i = 0; i < Wide::columns / 8; ++i)
+        __stcg(sums + i * 128 + thread, float4{d[i * 4], d[i * 4 + 1], d[i * 4 + 2], d[i * 4 + 3]});
+    if (group == 0) /* each warpgroup has a barrier of its own */
+        asm volatile("bar.sync 1, 128;" ::: "memory");
+    else
+        asm volatile("bar.sync 2, 128;" ::: "memory");
+    if (thread == 0) {
+        __threadfence();
+        asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p.calls + place), "l"(call) : "memory");
+    }
+    return call;
+}
+
+/* Box j of a shared tile: all its parts, added in their order. */
+__device__ __forceinline__ void add_parts(const WideParams &p, const Part &part, int j, int rank, int group,
+                                          uint64_t call, float (&d)[32]) {
+    const int thread = int(threadIdx.x) % 128;
+    for (int q = 0; q < p.parts; ++q) {
+        const uint64_t *calls = p.calls + place_of(p, part, q, rank, group);
+        for (uint64_t seen = 0;;) {
+            asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(calls) : "memory");
+            if (seen >= call) break;
+            __nanosleep(20);
         }
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) d[i] = 0.0f;
+#pragma unroll 2
+    for (int q = 0; q < p.parts; ++q) {
+        const float4 *sums =
+            p.sums + int64_t(place_of(p, part, q, rank, group)) * Wide::sum_pieces + j * 1024 + thread;
+        float4 x[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[i] = __ldcg(sums + i * 128);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            d[i * 4] += x[i].x;
+            d[i * 4 + 1] += x[i].y;
+            d[i * 4 + 2] += x[i].z;
+            d[i * 4 + 3] += x[i].w;
+        }
+    }
+}
+
+/* One thread stores the boxes of one consumer warpgroup. */
+struct Storer {
+    const WideParams &p;
+    char *c;
+    Wide::Barriers *barriers;
+    int group, rank;
+    Ring slot;
+    int held; /* boxes that are stored but not given back */
+
+    __device__ __forceinline__ void store(int m, int n, int j) {
+        barrier_wait(&barriers->c_full[group][slot.index], slot.parity);
+        const int x = n * Wide::columns + j * box;
+        const int row = (m * Wide::cluster + rank) * Wide::rows + group * box;
+        if (x < p.n && row < p.m)
+            store_box(&p.c, c + (group * Wide::boxes + slot.index) * box_bytes, x, row);
+        commit_stores();
+        slot.next(Wide::boxes);
+        if (++held == Wide::boxes) { /* the oldest has been read when at most the others are pending */
+            wait_stores_read<Wide::boxes - 1>();
+            barrier_arrive(&barriers->c_empty[group][slot.index]);
+            --held;
+        }
+    }
+
+    __device__ __forceinline__ void give_back() {
         wait_stores_read<0>();
         for (; held > 0; --held)
             barrier_arrive(&barriers->c_empty[group][(slot.index + Wide::boxes - held) % Wide::boxes]);
     }
+};
+
+__device__ __forceinline__ void store_tiles(const WideParams &p, char *c, Wide::Barriers *barriers, int first,
+                                            int step, int group, int rank) {
+    Storer storer{p, c, barriers, group, rank, Ring{0, 0}, 0};
+    int m, n;
+    for (int index = first; index < p.whole; index += step) {
+        tile_at(index, p.group_m, p.tiles_m, p.tiles_n, m, n);
+#pragma unroll 1
+        for (int j = 0; j < Wide::columns / box; ++j) storer.store(m, n, j);
+        storer.give_back();
+    }
+    const Part part = part_of(p, first);
+    if (!part.count) return;
+    tile_at(p.whole + part.tile, p.group_m, p.tiles_m, p.tiles_n, m, n);
+#pragma unroll 1
+    for (int j = 0; j < Wide::columns / box; ++j)
+        if (part.adds(p, j)) storer.store(m, n, j);
+    storer.give_back();
 }
 
-/* Writes 64 rows of a tile to shared memory, box by box. */
-__device__ __forceinline__ void hand_over(const float (&d)[Wide::columns / 2], char *c,
-                                          Wide::Barriers *barriers, Ring &slot, int group) {
+/* Writes 64 x 64 of a warpgroup's sums to shared memory. */
+__device__ __forceinline__ void hand_over(const float *d, char *c, Wide::Barriers *barriers, Ring &slot,
+                                          int group) {
+    barrier_wait(&barriers->c_empty[group][slot.index], slot.parity);
+    put_box(d, c + (group * Wide::boxes + slot.index) * box_bytes);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(&barriers->c_full[group][slot.index]);
+    slot.next(Wide::boxes);
+}
+
+/* One thread loads all that this CTA multiplies. */
+__device__ __forceinline__ void load_tiles(const WideParams &p, Wide::Tiles &tiles, int first, int step,
+                                           int rank) {
+    Ring at{0, 1}; /* the ring begins empty */
+    int m, n;
+    for (int index = first; index < p.whole; index += step) {
+        tile_at(index, p.group_m, p.tiles_m, p.tiles_n, m, n);
+        tiles.load(&p.a, &p.b, at, (m * Wide::cluster + rank) * Wide::rows, n * Wide::columns, 0, p.k_tiles,
+                   Wide::cluster, rank, 0);
+    }
+    const Part part = part_of(p, first);
+    if (!part.count) return;
+    tile_at(p.whole + part.tile, p.group_m, p.tiles_m, p.tiles_n, m, n);
+    tiles.load(&p.a, &p.b, at, (m * Wide::cluster + rank) * Wide::rows, n * Wide::columns, part.first_k,
+               part.first_k + part.count, Wide::cluster, rank, 0);
+}
+
+/* One warpgroup multiplies its 64 rows of all tiles of this CTA, and adds parts. */
+__device__ __forceinline__ void multiply_tiles(const WideParams &p, Wide::Tiles &tiles, char *c,
+                                               Wide::Barriers *barriers, int first, int step, int group,
+                                               int rank) {
+    Ring at{0, 0};
+    Ring slot{0, 1}; /* the boxes begin empty */
+    for (int index = first; index < p.whole; index += step) {
+        float d[Wide::columns / 2];
+        tiles.multiply(d, at, p.k_tiles, group, Wide::cluster, 0);
 #pragma unroll
+        for (int j = 0; j < Wide::columns / box; ++j) hand_over(d + j * 32, c, barriers, slot, group);
+    }
+    const Part part = part_of(p, first);
+    if (!part.count) return;
+    float d[Wide::columns / 2];
+    tiles.multiply(d, at, part.count, group, Wide::cluster, 0);
+    const uint64_t call = leave_sums(p, d, place_of(p, part, part.index, rank, group), group);
+#pragma unroll 1
     for (int j = 0; j < Wide::columns / box; ++j) {
-        barrier_wait(&barriers->c_empty[group][slot.index], slot.parity);
-        put_box(d + j * 32, c + (group * Wide::boxes + slot.index) * box_bytes);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(&barriers->c_full[group][slot.index]);
-        slot.next(Wide::boxes);
+        if (!part.adds(p, j)) continue;
+        float sums[32];
+        add_parts(p, part, j, rank, group, call, sums);
+        hand_over(sums, c, barriers, slot, group);
     }
 }
 
@@ -510,7 +662,6 @@ __global__ void __launch_bounds__(Wide::threads, 1) wide_kernel(const __grid_con
     const int rank = Wide::cluster > 1 ? int(cluster_rank()) : 0;
     const int first = int(blockIdx.x) / Wide::cluster;
     const int step = int(gridDim.x) / Wide::cluster;
-    const int count = p.tiles_m * p.tiles_n;
     const int warp = int(threadIdx.x) / 32;
     const int lane = int(threadIdx.x) % 32;
 
@@ -538,26 +689,12 @@ __global__ void __launch_bounds__(Wide::threads, 1) wide_kernel(const __grid_con
 
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (warp == 0 && lane == 0) {
-            Ring at{0, 1}; /* the ring begins empty */
-            for (int index = first; index < count; index += step) {
-                int m, n;
-                tile_at(index, p.group_m, p.tiles_m, p.tiles_n, m, n);
-                tiles.load(&p.a, &p.b, at, (m * Wide::cluster + rank) * Wide::rows, n * Wide::columns, 0,
-                           p.k_tiles, Wide::cluster, rank, 0);
-            }
-        }
+        if (warp == 0 && lane == 0) load_tiles(p, tiles, first, step, rank);
         if ((warp == 1 || warp == 2) && lane == 0) store_tiles(p, c, barriers, first, step, warp - 1, rank);
         __syncwarp();
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        Ring at{0, 0};
-        Ring slot{0, 1}; /* the boxes begin empty */
-        for (int index = first; index < count; index += step) {
-            float d[Wide::columns / 2];
-            tiles.multiply(d, at, p.k_tiles, warp / 4 - 1, Wide::cluster, 0);
-            hand_over(d, c, barriers, slot, warp / 4 - 1);
-        }
+        multiply_tiles(p, tiles, c, barriers, first, step, warp / 4 - 1, rank);
     }
     if (Wide::cluster > 1) cluster_sync(); /* no CTA leaves while the other may arrive at its barriers */
 }
@@ -896,6 +1033,7 @@ constexpr int first_tile = 1, last_tile = 7;
 struct State {
     const kt_context *ctx;
     int64_t m, n, k;
+    int sms; /* for so many CTAs at once */
     Choice choice;
     TileKind kind;
     unsigned ctas, cluster;
@@ -921,6 +1059,26 @@ int64_t up(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
 
 /* ---- The rule. ------------------------------------------------------------------------------------ */
 
+/* What the clusters of the wide kernel do: whole tiles in rounds, then what is left, shared out along K. */
+struct WidePlan {
+    int64_t clusters, whole, shared, parts;
+};
+
+WidePlan wide_plan(int64_t m, int64_t n, int64_t k, int sms, const kt_named_value *tunables,
+                   uint32_t count) {
+    const int64_t tiles = up(m, Wide::rows * CLUSTER) * up(n, Wide::columns), steps = up(k, tile_k);
+    const int64_t limit = kt_value(tunables, count, "MAX_CTAS", 0);
+    const int64_t most = std::max<int64_t>((limit > 0 ? std::min<int64_t>(limit, sms) : sms) / CLUSTER, 1);
+    const int64_t left = tiles % most;
+    const int64_t least = kt_value(tunables, count, "SHARE_LAST", 16);
+    const int64_t parts = left ? std::min(most / left, kt_value(tunables, count, "MOST_PARTS", 8)) : 1;
+    if (least > 0 && steps * (parts - 1) >= least * parts && steps >= parts) {
+        const int64_t whole = tiles - left;
+        return WidePlan{whole ? most : left * parts, whole, left, parts};
+    }
+    return WidePlan{std::min(tiles, most), tiles, 0, 1};
+}
+
 int64_t tiles_of(const Choice &c, const TileKind &kind, int64_t m, int64_t n) {
     return up(up(m, kind.rows), c.share) * c.share * up(n, kind.columns);
 }
@@ -934,20 +1092,33 @@ struct Cost {
 constexpr Cost costs[] = {{2.52, 0.652}, {2.17, 0.169}, {1.86, 0.372}, {2.29, 0.258},
                           {3.00, 0.390}, {2.70, 0.567}, {1.78, 0.480}};
 
+/* Until the parts of shared tiles are added, not fitted. */
+constexpr double sharing_us = 6.0;
+
 /* Microseconds that a choice should take: its rounds of CTAs over the SMs, each a row of steps, or the way to
  * main memory, whichever is longer; then the ends, the sums that meet, and the store of C. */
-double expected_us(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
+double expected_us(const Choice &c, int64_t m, int64_t n, int64_t k, int sms,
+                   const kt_named_value *tunables, uint32_t count) {
     const TileKind kind = kind_of(c.tile);
     const Cost &cost = costs[c.tile - first_tile];
     const int64_t tiles = tiles_of(c, kind, m, n);
     const int64_t ctas = tiles * c.slices * c.parts;
     const int cluster = c.tile == first_tile ? CLUSTER : c.share * c.slices;
     const int64_t slots = cluster <= 2 ? sms : sms * 28 / 33; /* larger clusters leave SMs of a GPC over */
-    const double rounds = double(up(ctas, slots));
+    double rounds = double(up(ctas, slots));
+    double us = cost.ends;
+    if (c.tile == first_tile) {
+        const WidePlan plan = wide_plan(m, n, k, sms, tunables, count);
+        rounds = std::ceil(double(plan.whole) / double(plan.clusters));
+        if (plan.shared) {
+            rounds += 1.0 / double(plan.parts);
+            us += sharing_us;
+        }
+    }
     const double steps = double(up(up(k, tile_k), c.slices * c.parts));
     const double main_memory = 2.0 * (double(m) * k + double(k) * n + double(m) * n) / 4.3e6;
     const double size = kind.rows * kind.columns / 8192.0;
-    double us = cost.ends + std::max(rounds * steps * cost.step, main_memory * 0.842);
+    us += std::max(rounds * steps * cost.step, main_memory * 0.842);
     if (c.slices > 1) us += (0.645 + 0.994 * size) * rounds;
     if (c.parts > 1) us += 0.731 + 1.03 * c.parts * size / c.slices + 1.06 * size * double(ctas) / sms;
     return us + 0.643 * (rounds - 1) + 0.235 * size * rounds + 0.481 * 2.0 * double(m) * n / 4.3e6;
@@ -993,7 +1164,7 @@ Choice choose(int64_t m, int64_t n, int64_t k, int sms, const kt_named_value *tu
                     const Choice c{t, s, g, b};
                     if (!possible(c, m, n, k, sms)) continue;
                     if (!(tile || slices || parts || share) && !sensible(c, m, n, k, sms)) continue;
-                    const double us = expected_us(c, m, n, k, sms);
+                    const double us = expected_us(c, m, n, k, sms, tunables, count);
                     if (us < least) {
                         least = us;
                         best = c;
@@ -1005,19 +1176,39 @@ Choice choose(int64_t m, int64_t n, int64_t k, int sms, const kt_named_value *tu
 
 constexpr uint64_t counter_bytes = 1 << 16;
 
+/* CTAs of the wide kernel that are on the GPU at once, if nothing else is: at most one for every SM. */
+int sm_count() {
+    int device = 0, sms = 0, clusters = 0;
+    if (cudaGetDevice(&device) || cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device))
+        return 132;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(unsigned(sms / CLUSTER * CLUSTER));
+    config.blockDim = dim3(Wide::threads);
+    config.dynamicSmemBytes = size_t(Wide::shared_bytes);
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = CLUSTER;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    if (cudaFuncSetAttribute(wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Wide::shared_bytes) ||
+        cudaOccupancyMaxActiveClusters(&clusters, wide_kernel, &config) || clusters < 1)
+        return sms;
+    return std::min(sms, clusters * CLUSTER);
+}
+
 /* Scratch: counters, then sums. */
-uint64_t scratch_bytes(const Choice &c, int64_t m, int64_t n) {
+uint64_t scratch_bytes(const Choice &c, int64_t m, int64_t n, int64_t k, int sms,
+                       const kt_named_value *tunables, uint32_t count) {
+    if (c.tile == first_tile) {
+        const WidePlan plan = wide_plan(m, n, k, sms, tunables, count);
+        const uint64_t places = uint64_t(plan.shared * plan.parts) * CLUSTER * Wide::groups;
+        return places ? counter_bytes + places * Wide::sum_pieces * sizeof(float4) : 0;
+    }
     if (c.parts == 1) return 0;
     const TileKind kind = kind_of(c.tile);
     const uint64_t tiles = uint64_t(tiles_of(c, kind, m, n));
     return counter_bytes + tiles * uint64_t(c.parts) * uint64_t(kind.rows * kind.columns) * 4;
-}
-
-int sm_count() {
-    int device = 0, sms = 0;
-    if (cudaGetDevice(&device) || cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device))
-        return 132;
-    return sms;
 }
 
 int encode(EncodeFunction function, const kt_context *ctx, CUtensorMap *map, void *base, int64_t columns,
@@ -1053,7 +1244,13 @@ int group_rows(const kt_context *ctx, int unit, int tiles_m) {
 
 int prepare_wide(State &s, EncodeFunction function, const kt_tensor *a, const kt_tensor *b,
                  const kt_tensor *c) {
+    const WidePlan plan = wide_plan(s.m, s.n, s.k, s.sms, s.ctx->tunables, s.ctx->tunable_count);
     WideParams p{};
+    p.whole = int(plan.whole);
+    p.shared = int(plan.shared);
+    p.parts = int(plan.parts);
+    p.calls = static_cast<uint64_t *>(s.ctx->scratch);
+    p.sums = reinterpret_cast<float4 *>(static_cast<char *>(s.ctx->scratch) + counter_bytes);
     p.m = int(s.m);
     p.n = int(s.n);
     p.k_tiles = int(up(s.k, tile_k));
@@ -1093,34 +1290,33 @@ int prepare_split(State &s, EncodeFunction function, const kt_tensor *a, const k
 }
 
 /* The grid: of the wide kernel at most one CTA for every SM, of the split kernel one for every range. */
-void size_grid(State &s, int sms) {
+void size_grid(State &s) {
     const Choice &c = s.choice;
-    if (c.tile == 1) {
-        const int64_t limit = kt_value(s.ctx->tunables, s.ctx->tunable_count, "MAX_CTAS", 0);
-        const int64_t most = limit > 0 ? std::min<int64_t>(limit, sms) : sms;
-        const int64_t tiles = up(s.m, Wide::rows * CLUSTER) * up(s.n, Wide::columns);
+    if (c.tile == first_tile) {
+        const WidePlan plan = wide_plan(s.m, s.n, s.k, s.sms, s.ctx->tunables, s.ctx->tunable_count);
         s.cluster = CLUSTER;
-        s.ctas = unsigned(std::min<int64_t>(tiles, most / CLUSTER) * CLUSTER);
+        s.ctas = unsigned(plan.clusters * CLUSTER);
         s.depth = s.kind.depth(true, false);
         return;
     }
     s.cluster = unsigned(c.share * c.slices);
     s.ctas = unsigned(tiles_of(c, s.kind, s.m, s.n) * c.slices * c.parts);
     /* The deep ring also keeps the CTAs of a cluster from being placed on one SM. */
-    s.depth = s.kind.depth(s.ctas <= unsigned(sms), c.slices > 1);
+    s.depth = s.kind.depth(s.ctas <= unsigned(s.sms), c.slices > 1);
 }
 
 int prepare(State &s) {
     const kt_context *ctx = s.ctx;
-    const int sms = sm_count();
+    s.sms = sm_count();
     const bool aligned = s.n % 8 == 0 && s.k % 8 == 0;
-    s.choice = aligned ? choose(s.m, s.n, s.k, sms, ctx->tunables, ctx->tunable_count) : Choice{0, 1, 1, 1};
+    s.choice = aligned ? choose(s.m, s.n, s.k, s.sms, ctx->tunables, ctx->tunable_count) : Choice{0, 1, 1, 1};
     EncodeFunction function = nullptr;
     if (aligned) {
         s.kind = kind_of(s.choice.tile);
         s.early_launch = kt_value(ctx->tunables, ctx->tunable_count, "EARLY_LAUNCH", 1) != 0;
-        size_grid(s, sms);
-        const uint64_t needed = scratch_bytes(s.choice, s.m, s.n);
+        size_grid(s);
+        const uint64_t needed =
+            scratch_bytes(s.choice, s.m, s.n, s.k, s.sms, ctx->tunables, ctx->tunable_count);
         if (ctx->scratch_bytes < needed) return fail(ctx, "less scratch than required");
         cudaError_t error = needed ? cudaMemset(ctx->scratch, 0, counter_bytes) : cudaSuccess;
         if (!error)
@@ -1157,8 +1353,11 @@ int kerneltui_requirements(const kt_named_value *dimensions, uint32_t dimension_
     out->abi_version = KERNELTUI_ABI_VERSION;
     out->graph_safe = 1;
     out->cluster_size = 8;
-    if (n % 8 == 0 && k % 8 == 0)
-        out->scratch_bytes = scratch_bytes(choose(m, n, k, sm_count(), tunables, tunable_count), m, n);
+    if (n % 8 == 0 && k % 8 == 0) {
+        const int sms = sm_count();
+        const Choice choice = choose(m, n, k, sms, tunables, tunable_count);
+        out->scratch_bytes = scratch_bytes(choice, m, n, k, sms, tunables, tunable_count);
+    }
     return 0;
 }
 

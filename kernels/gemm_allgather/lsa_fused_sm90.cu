@@ -18,6 +18,11 @@
  * word is never reset, and `>=` also lets a peer be one call ahead. With a single buffer set the ranks
  * first meet (`gate` words), because a peer's C may still be read.
  *
+ * Tiles that would leave most SMs idle in the last round are shared out along K, each over equally many
+ * clusters: so those that are at the same step find each other's A and B in the L2 cache. A cluster leaves its
+ * sums in scratch; then each of a tile's clusters adds all parts of some of its boxes, always in the same order,
+ * and stores them. That needs all clusters on the GPU at once, so no more are launched than fit.
+ *
  * With BACKEND copy_engine the kernel stores only to its own C and counts finished tiles per block of C;
  * copies to the peers stand ready on a side stream behind waits for those counts.
  *
@@ -53,7 +58,8 @@
 // Depth of the ring of A and B tiles.
 // kerneltui: tunable STAGES in 3 4 5 6 if STAGES * (16384 + 128 * TILE_N) + 16384 * C_BOXES <= 230000
 #define STAGES 3
-// Boxes of C, 64 x 64, that a warpgroup may have in shared memory.
+// Boxes of C, 64 x 64, that a warpgroup may have in shared memory. What has no room there stays in registers
+// until the middle of the next tile's main loop.
 // kerneltui: tunable C_BOXES in 4 2 if C_BOXES * 64 <= TILE_N
 #define C_BOXES 4
 // CTAs that share a tile of B.
@@ -71,12 +77,19 @@
 // (0), always (1: the first half is stored under the second), or if no SM then gets more than one half (2).
 // A half takes about two thirds of a tile's time.
 // kerneltui: runtime HALVE_LAST in 0 1 2 default 2
+// Steps over K (64 each) that must be saved if the tiles of the last round are shared out along K; 0: never.
+// What is shared is not halved.
+// kerneltui: runtime SHARE_LAST in 0 8 16 24 48 default 16
+// Clusters that share a tile, at most.
+// kerneltui: runtime MOST_PARTS in 2 4 8 16 default 4
+// Whether tiles of 256 columns have a ring of 4 stages and room for 2 boxes, whatever STAGES and C_BOXES say,
+// if none are shared.
+// kerneltui: runtime DEEP in 0 1 default 1
 // Whether the kernel may be placed on the SMs while its predecessor on the stream ends, if that allows it
 // (programmatic dependent launch). It touches no memory before the predecessor has ended.
 // kerneltui: runtime EARLY_LAUNCH in 0 1 default 1
 // Percent of a tile's main loop over which its predecessor's boxes are spread on their way to the peers.
 // All CTAs finish a tile at about the same time: without it the link sees bursts, and loads wait behind them.
-// It needs C_BOXES * 64 = TILE_N; with fewer boxes the next tile waits for the last one's turn.
 // kerneltui: runtime PACE in 0 25 50 75 100 default 75
 // Whether warpgroups and CTAs take turns in that.
 // kerneltui: runtime STAGGER in 0 1 default 1
@@ -136,6 +149,7 @@ struct Config {
 };
 
 using Main = Config<TILE_N, STAGES, C_BOXES>;
+using Deep = Config<256, 4, 2>;   /* half of C waits in registers */
 using Narrow = Config<128, 6, 2>; /* for products of few tiles */
 
 struct Counts {
@@ -161,6 +175,9 @@ struct Params {
     int first_n;          /* the column tile at which this rank begins */
     int whole;            /* tiles that are not halved: the first ones */
     int items;            /* whole tiles and halves */
+    int shared, parts;    /* tiles behind them that are shared out along K, each over so many clusters */
+    float4 *sums;         /* their parts */
+    uint64_t *sum_flags;  /* the epoch at which a part is there */
     int peer_first;
     int pace;    /* clocks between two boxes of a warpgroup */
     int stagger; /* whether warpgroups and CTAs begin at different times */
@@ -381,9 +398,7 @@ struct Item {
 
 /* Super-blocks of group_m rows of tiles; within one, down the rows and then along N. */
 template <class T>
-__device__ __forceinline__ Item item_at(const Params &p, int item) {
-    const bool half = item >= p.whole;
-    const int index = half ? p.whole + (item - p.whole) / 2 : item;
+__device__ __forceinline__ Item tile_at(const Params &p, int index) {
     const int block = p.group_m * p.tiles_n;
     const int group = index / block;
     const int first = group * p.group_m;
@@ -391,101 +406,182 @@ __device__ __forceinline__ Item item_at(const Params &p, int item) {
     const int within = index - group * block;
     int n = within / height + p.first_n;
     if (n >= p.tiles_n) n -= p.tiles_n;
-    const int column = n * T::tile_n + (half ? (item - p.whole) % 2 * (T::tile_n / 2) : 0);
-    return Item{first + within % height, n, column, half};
+    return Item{first + within % height, n, n * T::tile_n, false};
+}
+
+template <class T>
+__device__ __forceinline__ Item item_at(const Params &p, int item) {
+    if (item < p.whole) return tile_at<T>(p, item);
+    Item half = tile_at<T>(p, p.whole + (item - p.whole) / 2);
+    half.column += (item - p.whole) % 2 * (T::tile_n / 2);
+    half.half = true;
+    return half;
+}
+
+/* A part of a shared tile: `count` steps over K, the `index`-th of p.parts; nothing if `count` is 0. */
+struct Part {
+    int tile; /* behind the whole ones */
+    int first_k, count;
+    int index;
+
+    __device__ __forceinline__ bool adds(const Params &p, int j, int boxes) const {
+        return j * p.parts / boxes == index;
+    }
+};
+
+__device__ __forceinline__ Part part_of(const Params &p, int who, int k_tiles) {
+    if (who >= p.shared * p.parts) return Part{};
+    const int index = who % p.parts;
+    const int first_k = int(int64_t(k_tiles) * index / p.parts);
+    return Part{who / p.parts, first_k, int(int64_t(k_tiles) * (index + 1) / p.parts) - first_k, index};
+}
+
+/* Where the q-th part of a tile lies, for a CTA of the cluster and a warpgroup. */
+__device__ __forceinline__ int place_of(const Params &p, const Part &part, int q, int rank, int group) {
+    return ((part.tile * p.parts + q) * cluster + rank) * groups + group;
 }
 // kerneltui: evolve end
 
 // kerneltui: evolve begin roles
 /* ---- The roles. ----------------------------------------------------------------------------------- */
 
-/* One thread loads this CTA's tiles of A and its part of the cluster's tiles of B. */
-template <class T>
-__device__ __forceinline__ void load_tiles(const Params &p, const typename T::Shared &s, int first,
-                                           int step, int k_tiles, int rank) {
-    int stage = 0;
-    uint32_t parity = 1; /* the ring begins empty */
-    for (int index = first; index < p.items; index += step) {
-        const Item item = item_at<T>(p, index);
-        const int row = (item.m * cluster + rank) * tile_m;
-        const int boxes = (item.half ? T::boxes_n / 2 : T::boxes_n) / cluster;
-        const uint32_t bytes = a_bytes + (item.half ? T::b_bytes / 2 : T::b_bytes);
-        for (int k = 0; k < k_tiles; ++k) {
-            barrier_wait(&s.barriers->empty[stage], parity);
-            uint64_t *full = &s.barriers->full[stage];
-            barrier_expect(full, bytes);
-            load_box(&p.a, s.a + stage * a_bytes, full, k * tile_k, row);
-#pragma unroll
-            for (int i = 0; i < T::boxes_n / cluster; ++i) {
-                if (i == boxes) break;
-                const int j = rank * boxes + i;
-                char *target = s.b + stage * T::b_bytes + j * box_bytes;
-                if (cluster > 1)
-                    load_box_cluster(&p.b, target, full, item.column + j * box, k * tile_k);
-                else
-                    load_box(&p.b, target, full, item.column + j * box, k * tile_k);
-            }
-            if (++stage == T::stages) {
-                stage = 0;
-                parity ^= 1;
-            }
+struct Ring {
+    int index;
+    uint32_t parity;
+
+    __device__ __forceinline__ void next(int size) {
+        if (++index == size) {
+            index = 0;
+            parity ^= 1;
         }
+    }
+};
+
+/* Loads `count` steps over K of this CTA's tile of A and its part of the cluster's tile of B. */
+template <class T>
+__device__ __forceinline__ void load_tile(const Params &p, const typename T::Shared &s, Ring &stage,
+                                          const Item &item, int first_k, int count, int rank) {
+    const int row = (item.m * cluster + rank) * tile_m;
+    const int boxes = (item.half ? T::boxes_n / 2 : T::boxes_n) / cluster;
+    const uint32_t bytes = a_bytes + (item.half ? T::b_bytes / 2 : T::b_bytes);
+    for (int k = first_k; k < first_k + count; ++k) {
+        barrier_wait(&s.barriers->empty[stage.index], stage.parity);
+        uint64_t *full = &s.barriers->full[stage.index];
+        barrier_expect(full, bytes);
+        load_box(&p.a, s.a + stage.index * a_bytes, full, k * tile_k, row);
+#pragma unroll
+        for (int i = 0; i < T::boxes_n / cluster; ++i) {
+            if (i == boxes) break;
+            const int j = rank * boxes + i;
+            char *target = s.b + stage.index * T::b_bytes + j * box_bytes;
+            if (cluster > 1)
+                load_box_cluster(&p.b, target, full, item.column + j * box, k * tile_k);
+            else
+                load_box(&p.b, target, full, item.column + j * box, k * tile_k);
+        }
+        stage.next(T::stages);
     }
 }
 
-/* One thread stores the boxes of one consumer warpgroup, and says when all of them have arrived. */
+/* One thread loads all that this CTA multiplies. */
 template <class T>
-__device__ __forceinline__ void store_tiles(const Params &p, const typename T::Shared &s, int first,
-                                            int step, int group, int rank) {
-    int slot = 0;
-    uint32_t parity = 0;
-    int held = 0; /* boxes that are stored but not given back */
-    /* Warpgroups and CTAs take turns. */
-    const int turn = p.stagger ? int(blockIdx.x * groups + group) % 8 * p.pace / 8 : 0;
-    long long due = 0;
-    for (int index = first; index < p.items; index += step) {
-        const Item item = item_at<T>(p, index);
+__device__ __forceinline__ void load_tiles(const Params &p, const typename T::Shared &s, int first,
+                                           int step, int k_tiles, int rank) {
+    Ring stage{0, 1}; /* the ring begins empty */
+    for (int index = first; index < p.items; index += step)
+        load_tile<T>(p, s, stage, item_at<T>(p, index), 0, k_tiles, rank);
+    const Part part = part_of(p, first, k_tiles);
+    if (part.count)
+        load_tile<T>(p, s, stage, tile_at<T>(p, p.whole + part.tile), part.first_k, part.count, rank);
+}
+
+/* One thread stores the boxes of one consumer warpgroup. */
+template <class T>
+struct Storer {
+    const Params &p;
+    const typename T::Shared &s;
+    int group, rank;
+    Ring slot;
+    int held; /* boxes that are stored but not given back */
+
+    __device__ __forceinline__ void store(const Item &item, int j) {
+        const char *source = s.c + (group * T::c_boxes + slot.index) * box_bytes;
+        const int x = item.column + j * box;
         const int row = (item.m * cluster + rank) * tile_m + group * box;
-        const int boxes = item.half ? T::boxes_n / 2 : T::boxes_n;
-#pragma unroll 1
-        for (int j = 0; j < boxes; ++j) {
-            barrier_wait(&s.barriers->c_full[group][slot], parity);
-            const char *source = s.c + (group * T::c_boxes + slot) * box_bytes;
-            const int x = item.column + j * box;
-            if (backend == lsa && p.pace > 0 && index + step < p.items) {
-                if (j == 0) due = clock64() + turn;
-                while (clock64() < due) __nanosleep(100);
-                due = clock64() + p.pace;
-            }
-            if (x < p.n && row < p.rows) {
-                if (backend == lsa && p.peer_first)
-                    for (int q = 1; q < p.ranks; ++q) store_box(&p.c[q], source, x, row);
-                store_box(&p.c[0], source, x, row);
-                if (backend == lsa && !p.peer_first)
-                    for (int q = 1; q < p.ranks; ++q) store_box(&p.c[q], source, x, row);
-            }
-            commit_stores();
-            if (++slot == T::c_boxes) {
-                slot = 0;
-                parity ^= 1;
-            }
-            if (++held == T::c_boxes) { /* the oldest has been read when at most the others are pending */
-                wait_stores_read<T::c_boxes - 1>();
-                barrier_arrive(&s.barriers->c_empty[group][slot]);
-                --held;
-            }
+        if (x < p.n && row < p.rows) {
+            if (backend == lsa && p.peer_first)
+                for (int q = 1; q < p.ranks; ++q) store_box(&p.c[q], source, x, row);
+            store_box(&p.c[0], source, x, row);
+            if (backend == lsa && !p.peer_first)
+                for (int q = 1; q < p.ranks; ++q) store_box(&p.c[q], source, x, row);
         }
+        commit_stores();
+        slot.next(T::c_boxes);
+        ++held;
+        if (T::c_boxes < T::boxes_n) { /* the next one is waited for: by its turn this one has been read */
+            give_back();
+        } else if (held == T::c_boxes) { /* the oldest has been read when at most the others are pending */
+            wait_stores_read<T::c_boxes - 1>();
+            barrier_arrive(&s.barriers->c_empty[group][slot.index]);
+            --held;
+        }
+    }
+
+    __device__ __forceinline__ void give_back() {
+        wait_stores_read<0>();
+        for (; held > 0; --held)
+            barrier_arrive(&s.barriers->c_empty[group][(slot.index + T::c_boxes - held) % T::c_boxes]);
+    }
+
+    /* Behind the last of `boxes` boxes of a tile. */
+    __device__ __forceinline__ void end(const Item &item, int boxes) {
         if (backend == copy_engine) {
             wait_stores_done();
             __threadfence_system();
             const int counter = item.m / p.group_m * p.bands + item.n / p.band;
             asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(p.counters + counter), "r"(boxes)
                          : "memory");
-        } else {
-            wait_stores_read<0>();
         }
-        for (; held > 0; --held)
-            barrier_arrive(&s.barriers->c_empty[group][(slot + T::c_boxes - held) % T::c_boxes]);
+        give_back();
+    }
+};
+
+/* Stores all boxes of a warpgroup, and says when all of them have arrived. */
+template <class T>
+__device__ __forceinline__ void store_tiles(const Params &p, const typename T::Shared &s, int first,
+                                            int step, int k_tiles, int group, int rank) {
+    Storer<T> storer{p, s, group, rank, Ring{0, 0}, 0};
+    const Part part = part_of(p, first, k_tiles);
+    long long due = 0;
+    for (int index = first; index < p.items; index += step) {
+        const Item item = item_at<T>(p, index);
+        const int boxes = item.half ? T::boxes_n / 2 : T::boxes_n;
+        const int pace = index + step < p.items ? p.pace : part.count ? p.pace / p.parts : 0;
+#pragma unroll 1
+        for (int j = 0; j < boxes; ++j) {
+            barrier_wait(&s.barriers->c_full[group][storer.slot.index], storer.slot.parity);
+            if (backend == lsa && pace > 0) {
+                /* Warpgroups and CTAs take turns. */
+                const int turn = p.stagger ? int(blockIdx.x * groups + group) % 8 * pace / 8 : 0;
+                if (j == 0) due = clock64() + turn;
+                while (clock64() < due) __nanosleep(100);
+                due = clock64() + pace;
+            }
+            storer.store(item, j);
+        }
+        storer.end(item, boxes);
+    }
+    if (part.count) {
+        const Item item = tile_at<T>(p, p.whole + part.tile);
+        int boxes = 0;
+#pragma unroll 1
+        for (int j = 0; j < T::boxes_n; ++j) {
+            if (!part.adds(p, j, T::boxes_n)) continue;
+            barrier_wait(&s.barriers->c_full[group][storer.slot.index], storer.slot.parity);
+            storer.store(item, j);
+            ++boxes;
+        }
+        if (boxes) storer.end(item, boxes);
     }
     wait_stores_done();
     if (backend == lsa) {
@@ -507,18 +603,6 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
     return reinterpret_cast<const uint32_t &>(both);
 }
 
-struct Ring {
-    int index;
-    uint32_t parity;
-
-    __device__ __forceinline__ void next(int size) {
-        if (++index == size) {
-            index = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 /* The consumers of this CTA have read a stage: says so to all CTAs that write it. */
 template <class T>
 __device__ __forceinline__ void release_stage(const typename T::Shared &s, int stage, int lane) {
@@ -529,45 +613,30 @@ __device__ __forceinline__ void release_stage(const typename T::Shared &s, int s
     }
 }
 
-/* One warpgroup multiplies its 64 rows of a tile of `columns` columns and writes them to shared memory. */
-template <class T, int columns>
-__device__ __forceinline__ void multiply_tile(const typename T::Shared &s, Ring &stage, Ring &slot,
-                                              int k_tiles, int group) {
-    const int warp = int(threadIdx.x) / 32 % 4;
-    const int lane = int(threadIdx.x) % 32;
-    float d[columns / 2];
-    int previous = 0;
-    for (int k = 0; k < k_tiles; ++k) {
-        barrier_wait(&s.barriers->full[stage.index], stage.parity);
-        const uint64_t a = operand(s.a + stage.index * a_bytes + group * box * tile_k * 2, 16, 1024);
-        const uint64_t b = operand(s.b + stage.index * T::b_bytes, box_bytes, 1024);
-        wgmma_begin();
-#pragma unroll
-        for (int i = 0; i < tile_k / 16; ++i) /* 16 of K: 32 bytes of A's rows, 16 rows of B */
-            wgmma(d, a + uint64_t(i * 32 >> 4), b + uint64_t(i * 2048 >> 4), k > 0 || i > 0);
-        wgmma_commit();
-        wgmma_wait<1>();
-        if (k > 0) release_stage<T>(s, previous, lane);
-        previous = stage.index;
-        stage.next(T::stages);
-    }
-    wgmma_wait<0>();
-    release_stage<T>(s, previous, lane);
+/* One warpgroup: the ring it reads, the boxes of C it writes, and boxes that have no room there yet. */
+template <class T>
+struct Consumer {
+    static constexpr int spare = T::boxes_n - T::c_boxes;
 
-    /* A thread has of every 8 columns two neighbours, in row lane / 4 and 8 below. */
-    const int row = warp * 16 + lane % 16;
-#pragma unroll
-    for (int j = 0; j < columns / box; ++j) {
+    const typename T::Shared &s;
+    int group;
+    Ring stage, slot;
+    uint32_t kept[spare > 0 ? spare : 1][16];
+    bool keeps;
+
+    /* A box: of every 8 columns a thread has two neighbours, in row lane / 4 and 8 below. */
+    __device__ __forceinline__ void put(const uint32_t (&words)[16]) {
+        const int lane = int(threadIdx.x) % 32;
+        const int row = int(threadIdx.x) / 32 % 4 * 16 + lane % 16;
         barrier_wait(&s.barriers->c_empty[group][slot.index], slot.parity);
         const uint32_t base =
             shared_address(s.c + (group * T::c_boxes + slot.index) * box_bytes) + uint32_t(row * 128);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const float *v = d + j * 32 + i * 8;
             const uint32_t address = base + uint32_t(((i * 2 + lane / 16) ^ (row & 7)) << 4);
             asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-                         "r"(pack(v[0], v[1])), "r"(pack(v[2], v[3])), "r"(pack(v[4], v[5])),
-                         "r"(pack(v[6], v[7]))
+                         "r"(words[i * 4]), "r"(words[i * 4 + 1]), "r"(words[i * 4 + 2]),
+                         "r"(words[i * 4 + 3])
                          : "memory");
         }
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -575,18 +644,141 @@ __device__ __forceinline__ void multiply_tile(const typename T::Shared &s, Ring 
         if (lane == 0) barrier_arrive(&s.barriers->c_full[group][slot.index]);
         slot.next(T::c_boxes);
     }
+
+    __device__ __forceinline__ void put_kept() {
+        if constexpr (spare > 0) {
+            if (keeps) {
+#pragma unroll
+                for (int j = 0; j < spare; ++j) put(kept[j]);
+                keeps = false;
+            }
+        }
+    }
+
+    /* d = A B for its 64 rows of a tile and `count` steps over K. */
+    template <int columns>
+    __device__ __forceinline__ void multiply(float (&d)[columns / 2], int count) {
+        const int lane = int(threadIdx.x) % 32;
+        int previous = 0;
+        for (int k = 0; k < count; ++k) {
+            barrier_wait(&s.barriers->full[stage.index], stage.parity);
+            const uint64_t a = operand(s.a + stage.index * a_bytes + group * box * tile_k * 2, 16, 1024);
+            const uint64_t b = operand(s.b + stage.index * T::b_bytes, box_bytes, 1024);
+            wgmma_begin();
+#pragma unroll
+            for (int i = 0; i < tile_k / 16; ++i) /* 16 of K: 32 bytes of A's rows, 16 rows of B */
+                wgmma(d, a + uint64_t(i * 32 >> 4), b + uint64_t(i * 2048 >> 4), k > 0 || i > 0);
+            wgmma_commit();
+            if (spare > 0 && k == count / 2) put_kept();
+            wgmma_wait<1>();
+            if (k > 0) release_stage<T>(s, previous, lane);
+            previous = stage.index;
+            stage.next(T::stages);
+        }
+        wgmma_wait<0>();
+        release_stage<T>(s, previous, lane);
+    }
+
+    template <int columns>
+    __device__ __forceinline__ void multiply_tile(int k_tiles) {
+        float d[columns / 2];
+        multiply<columns>(d, k_tiles);
+#pragma unroll
+        for (int j = 0; j < columns / box; ++j) {
+            uint32_t words[16];
+#pragma unroll
+            for (int i = 0; i < 16; ++i) words[i] = pack(d[j * 32 + i * 2], d[j * 32 + i * 2 + 1]);
+            if (spare > 0 && j >= T::c_boxes) {
+#pragma unroll
+                for (int i = 0; i < 16; ++i) kept[j >= T::c_boxes ? j - T::c_boxes : 0][i] = words[i];
+                keeps = true;
+            } else {
+                put(words);
+            }
+        }
+    }
+};
+
+/* Leaves the sums of a warpgroup in scratch: value i of a thread beside value i of its neighbours. */
+template <class T>
+__device__ __forceinline__ void leave_sums(const Params &p, const float (&d)[T::tile_n / 2], int place,
+                                           int group) {
+    const int thread = int(threadIdx.x) % 128;
+    float4 *sums = p.sums + int64_t(place) * (T::tile_n * box / 4);
+#pragma unroll
+    for (int i = 0; i < T::tile_n / 8; ++i)
+        __stcg(sums + i * 128 + thread, make_float4(d[i * 4], d[i * 4 + 1], d[i * 4 + 2], d[i * 4 + 3]));
+    if (group == 0) /* each warpgroup has a barrier of its own */
+        asm volatile("bar.sync 1, 128;" ::: "memory");
+    else
+        asm volatile("bar.sync 2, 128;" ::: "memory");
+    if (thread == 0) {
+        __threadfence();
+        asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p.sum_flags + place), "l"(p.epoch)
+                     : "memory");
+    }
+}
+
+/* Box j of a shared tile: all its parts, added in their order. */
+template <class T>
+__device__ __forceinline__ void add_parts(const Params &p, const Part &part, int j, int rank, int group,
+                                          uint32_t (&words)[16]) {
+    const int thread = int(threadIdx.x) % 128;
+    for (int q = 0; q < p.parts; ++q) {
+        const uint64_t *flag = p.sum_flags + place_of(p, part, q, rank, group);
+        for (uint64_t seen = 0;;) {
+            asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(flag) : "memory");
+            if (seen >= p.epoch) break;
+            __nanosleep(20);
+        }
+    }
+    float4 v[8] = {};
+#pragma unroll 2
+    for (int q = 0; q < p.parts; ++q) {
+        const int place = place_of(p, part, q, rank, group);
+        const float4 *sums = p.sums + int64_t(place) * (T::tile_n * box / 4) + j * 1024 + thread;
+        float4 x[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[i] = __ldcg(sums + i * 128);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            v[i].x += x[i].x;
+            v[i].y += x[i].y;
+            v[i].z += x[i].z;
+            v[i].w += x[i].w;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        words[i * 2] = pack(v[i].x, v[i].y);
+        words[i * 2 + 1] = pack(v[i].z, v[i].w);
+    }
 }
 
 template <class T>
 __device__ __forceinline__ void multiply_tiles(const Params &p, const typename T::Shared &s, int first,
-                                               int step, int k_tiles, int group) {
-    Ring stage{0, 0};
-    Ring slot{0, 1}; /* the boxes begin empty */
+                                               int step, int k_tiles, int group, int rank) {
+    Consumer<T> consumer{s, group, Ring{0, 0}, Ring{0, 1}, {}, false}; /* the boxes begin empty */
     int index = first;
-    for (; index < p.whole; index += step) multiply_tile<T, T::tile_n>(s, stage, slot, k_tiles, group);
+    for (; index < p.whole; index += step) consumer.template multiply_tile<T::tile_n>(k_tiles);
     if constexpr (T::tile_n == 256)
-        for (; index < p.items; index += step)
-            multiply_tile<T, T::tile_n / 2>(s, stage, slot, k_tiles, group);
+        for (; index < p.items; index += step) consumer.template multiply_tile<T::tile_n / 2>(k_tiles);
+    const Part part = part_of(p, first, k_tiles);
+    if (part.count) {
+        float d[T::tile_n / 2];
+        consumer.template multiply<T::tile_n>(d, part.count);
+        leave_sums<T>(p, d, place_of(p, part, part.index, rank, group), group);
+    }
+    consumer.put_kept();
+    if (part.count) {
+#pragma unroll 1
+        for (int j = 0; j < T::boxes_n; ++j) {
+            if (!part.adds(p, j, T::boxes_n)) continue;
+            uint32_t words[16];
+            add_parts<T>(p, part, j, rank, group, words);
+            consumer.put(words);
+        }
+    }
 }
 
 template <class T>
@@ -624,14 +816,14 @@ __global__ void __launch_bounds__(threads, 1) gemm_kernel(const __grid_constant_
     allow_successor();
 
     if (warp < 4) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
         if (warp == 0 && lane == 0) load_tiles<T>(p, s, first, step, k_tiles, rank);
-        if ((warp == 1 || warp == 2) && lane == 0) store_tiles<T>(p, s, first, step, warp - 1, rank);
+        if ((warp == 1 || warp == 2) && lane == 0) store_tiles<T>(p, s, first, step, k_tiles, warp - 1, rank);
         if (warp == 3 && blockIdx.x == 0 && backend == lsa) wait_for_peers(p, lane);
         __syncwarp();
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        multiply_tiles<T>(p, s, first, step, k_tiles, warp / 4 - 1);
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+        multiply_tiles<T>(p, s, first, step, k_tiles, warp / 4 - 1, rank);
     }
     cluster_sync(); /* no CTA leaves while the other may still arrive at its barriers */
 }
@@ -663,13 +855,26 @@ __global__ void epoch_kernel(uint64_t *word, uint64_t epoch) { *word = epoch; }
 using EncodeFunction = decltype(&cuTensorMapEncodeTiled);
 using WaitFunction = decltype(&cuStreamWaitValue32);
 
+/* What is launched. */
+struct Kernel {
+    void (*function)(Params);
+    int tile_n, shared_bytes;
+};
+
+template <class T>
+Kernel kernel_of() {
+    return Kernel{gemm_kernel<T>, T::tile_n, T::shared_bytes};
+}
+
 struct State {
     const kt_context *ctx;
     int64_t n, k, rows, first_row;
     bool fused; /* else: vendor GEMM and copies */
     int ctas;
-    bool early_launch, halve, narrow;
+    bool early_launch, halve;
+    int sms; /* at most so many CTAs */
     int tile_n;
+    Kernel kernel;
     Counts flags;
     std::vector<int> peers;     /* in serving order */
     std::vector<Params> params; /* of every set */
@@ -691,8 +896,20 @@ int fail(const kt_context *ctx, const char *what, cudaError_t error) {
     return fail(ctx, text);
 }
 
-constexpr uint64_t scratch_bytes = 1 << 16;
-constexpr int max_counters = (scratch_bytes - 4096) / 4;
+/* Scratch: epoch word, counters, flags of the sums; behind them the sums, a tile for each CTA. */
+constexpr uint64_t counters_at = 4096;
+constexpr uint64_t sum_flags_at = 57344;
+constexpr uint64_t sums_at = 65536;
+constexpr int max_counters = (sum_flags_at - counters_at) / 4;
+constexpr uint64_t sums_bytes = 4 * tile_m * 256; /* of a CTA */
+static_assert(sum_flags_at + max_ctas * groups * 8 <= sums_at, "a flag for each part");
+
+int sm_count() {
+    int device = 0, count = 0;
+    if (cudaGetDevice(&device)) return 0;
+    if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device)) return 0;
+    return std::min(count, max_ctas);
+}
 
 int encode(EncodeFunction function, const kt_context *ctx, CUtensorMap *map, void *base, int64_t columns,
            int64_t rows, int box_columns, int box_rows) {
@@ -723,10 +940,28 @@ int driver_function(const kt_context *ctx, const char *name, unsigned version, F
 
 int tiles_down(int64_t rows) { return int((rows + tile_m * cluster - 1) / (tile_m * cluster)); }
 
-/* CTAs that a rank with `rows` rows launches. */
-int cta_count(int64_t rows, int tiles_n, int limit, bool halve) {
-    const int64_t items = int64_t(tiles_down(rows)) * tiles_n * (halve ? 2 : 1);
-    return int(std::min<int64_t>(items, limit / cluster)) * cluster;
+/* What the clusters of a rank do: whole tiles in rounds, then what is left in halves or shared out along K. */
+struct Plan {
+    int clusters, whole, items, shared, parts;
+};
+
+Plan plan_of(const State &s, int64_t rows) {
+    const kt_context *ctx = s.ctx;
+    const int tiles = tiles_down(rows) * int((s.n + s.tile_n - 1) / s.tile_n);
+    const int64_t k_tiles = (s.k + tile_k - 1) / tile_k;
+    const int most = s.sms / cluster;
+    const int left = tiles % most;
+    const int64_t least = kt_value(ctx->tunables, ctx->tunable_count, "SHARE_LAST", 16);
+    const int64_t limit = kt_value(ctx->tunables, ctx->tunable_count, "MOST_PARTS", 4);
+    const int parts = left ? int(std::min<int64_t>(most / left, limit)) : 1;
+    if (least > 0 && k_tiles * (parts - 1) >= least * parts && k_tiles >= parts) {
+        const int whole = tiles - left;
+        return Plan{whole ? most : left * parts, whole, whole, left, parts};
+    }
+    if (!s.halve) return Plan{std::min(tiles, most), tiles, tiles, 0, 1};
+    const int clusters = std::min(tiles * 2, most);
+    const int whole = (tiles - 1) / clusters * clusters; /* of whole rounds, without the last */
+    return Plan{clusters, whole, whole + 2 * (tiles - whole), 0, 1};
 }
 
 int fill_params(State &s, EncodeFunction function) {
@@ -748,13 +983,13 @@ int fill_params(State &s, EncodeFunction function) {
         p.peer_first = int(kt_value(ctx->tunables, ctx->tunable_count, "PEER_FIRST", 1));
         if (kt_value(ctx->tunables, ctx->tunable_count, "RANK_OFFSET", 0))
             p.first_n = int(int64_t(p.tiles_n) * ctx->rank / ctx->ranks);
-        const int tiles = p.tiles_m * p.tiles_n;
-        p.whole = tiles;
-        if (s.halve) {
-            const int clusters = s.ctas / cluster;
-            p.whole = (tiles - 1) / clusters * clusters; /* of whole rounds, without the last */
-        }
-        p.items = p.whole + 2 * (tiles - p.whole);
+        const Plan plan = plan_of(s, s.rows);
+        p.whole = plan.whole;
+        p.items = plan.items;
+        p.shared = plan.shared;
+        p.parts = plan.parts;
+        p.sums = reinterpret_cast<float4 *>(static_cast<char *>(ctx->scratch) + sums_at);
+        p.sum_flags = reinterpret_cast<uint64_t *>(static_cast<char *>(ctx->scratch) + sum_flags_at);
         const int64_t pace = kt_value(ctx->tunables, ctx->tunable_count, "PACE", 75);
         const int64_t k_tiles = (s.k + tile_k - 1) / tile_k;
         p.pace = int(std::min<int64_t>(
@@ -783,24 +1018,46 @@ int fill_params(State &s, EncodeFunction function) {
     return 0;
 }
 
-int launch(State &s, const Params &p, cudaStream_t stream) {
+/* A launch of the GEMM. Its attributes point into itself. */
+struct LaunchConfig {
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(unsigned(s.ctas));
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = size_t(s.narrow ? Narrow::shared_bytes : Main::shared_bytes);
-    config.stream = stream;
     cudaLaunchAttribute attributes[2];
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim.x = cluster;
-    attributes[0].val.clusterDim.y = 1;
-    attributes[0].val.clusterDim.z = 1;
-    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = attributes;
-    config.numAttrs = s.early_launch ? 2 : 1;
-    const cudaError_t error =
-        cudaLaunchKernelEx(&config, s.narrow ? gemm_kernel<Narrow> : gemm_kernel<Main>, p);
+
+    LaunchConfig(const State &s, const Kernel &kernel, unsigned ctas, cudaStream_t stream) {
+        config.gridDim = dim3(ctas);
+        config.blockDim = dim3(threads);
+        config.dynamicSmemBytes = size_t(kernel.shared_bytes);
+        config.stream = stream;
+        attributes[0].id = cudaLaunchAttributeClusterDimension;
+        attributes[0].val.clusterDim.x = cluster;
+        attributes[0].val.clusterDim.y = 1;
+        attributes[0].val.clusterDim.z = 1;
+        attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[1].val.programmaticStreamSerializationAllowed = 1;
+        config.attrs = attributes;
+        config.numAttrs = s.early_launch ? 2 : 1;
+    }
+    LaunchConfig(const LaunchConfig &) = delete;
+};
+
+int launch(State &s, const Params &p, cudaStream_t stream) {
+    const LaunchConfig how(s, s.kernel, unsigned(s.ctas), stream);
+    const cudaError_t error = cudaLaunchKernelEx(&how.config, s.kernel.function, p);
     return error ? fail(s.ctx, "launch of the GEMM", error) : 0;
+}
+
+/* CTAs of the GEMM that are on the GPU at once, if nothing else is: one for each SM at most, of every kind. */
+int resident_ctas(const State &s, int *out) {
+    const Kernel kernel = kernel_of<Main>();
+    cudaError_t error = cudaFuncSetAttribute(
+        kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes);
+    const LaunchConfig how(s, kernel, unsigned(s.sms / cluster * cluster), nullptr);
+    int clusters = 0;
+    if (!error) error = cudaOccupancyMaxActiveClusters(&clusters, kernel.function, &how.config);
+    if (error) return fail(s.ctx, "how many clusters fit", error);
+    if (clusters < 1) return fail(s.ctx, "no cluster of CTAs fits on this GPU");
+    *out = clusters * cluster;
+    return 0;
 }
 
 /* Publishes `epoch` in the peers' first word, behind whatever the stream holds, and waits for theirs. */
@@ -900,39 +1157,39 @@ int run_vendor(State &s, uint32_t set, uint64_t epoch, cudaStream_t stream) {
 
 int prepare(State &s) {
     const kt_context *ctx = s.ctx;
-    cudaError_t error = cudaMemset(ctx->scratch, 0, scratch_bytes);
+    cudaError_t error = cudaMemset(ctx->scratch, 0, sums_at);
     if (!error) error = cudaEventCreateWithFlags(&s.begun, cudaEventDisableTiming);
     if (!error) error = cudaEventCreateWithFlags(&s.pushed, cudaEventDisableTiming);
     if (error) return fail(ctx, "setup", error);
     if (!s.fused) return 0;
 
-    int device = 0, sms = 0;
-    error = cudaGetDevice(&device);
-    if (!error) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    if (!error)
-        error = cudaFuncSetAttribute(gemm_kernel<Main>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     Main::shared_bytes);
-    if (!error)
-        error = cudaFuncSetAttribute(gemm_kernel<Narrow>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     Narrow::shared_bytes);
-    if (error) return fail(ctx, "setup", error);
     s.early_launch = kt_value(ctx->tunables, ctx->tunable_count, "EARLY_LAUNCH", 1) != 0;
     const int64_t limit = kt_value(ctx->tunables, ctx->tunable_count, "MAX_CTAS", 0);
-    const int ctas = int(std::min<int64_t>({limit > 0 ? limit : sms, sms, max_ctas}));
+    s.sms = sm_count();
+    if (limit > 0) s.sms = int(std::min<int64_t>(s.sms, limit));
+    int resident = 0;
+    if (resident_ctas(s, &resident)) return 1;
+    s.sms = std::min(s.sms, resident);
     const int64_t m = kt_value(ctx->dimensions, ctx->dimension_count, "M", 0);
     const int64_t most = (m + ctx->ranks - 1) / ctx->ranks; /* rows of a rank: all must choose alike */
     const int64_t tiles = int64_t(tiles_down(most)) * ((s.n + TILE_N - 1) / TILE_N) * cluster;
-    s.narrow = tiles <= ctas * kt_value(ctx->tunables, ctx->tunable_count, "NARROW_ROUNDS", 2);
-    s.tile_n = s.narrow ? Narrow::tile_n : Main::tile_n;
+    const bool narrow = tiles <= s.sms * kt_value(ctx->tunables, ctx->tunable_count, "NARROW_ROUNDS", 2);
+    s.tile_n = narrow ? Narrow::tile_n : Main::tile_n;
     const int64_t halve = kt_value(ctx->tunables, ctx->tunable_count, "HALVE_LAST", 2);
-    const int64_t last = tiles % (ctas / cluster * cluster); /* CTAs that the last round needs */
-    s.halve = s.tile_n == 256 && (halve == 1 || (halve == 2 && last > 0 && last * 2 <= ctas));
-    const int tiles_n = int((s.n + s.tile_n - 1) / s.tile_n);
+    const int64_t last = tiles % (s.sms / cluster * cluster); /* CTAs that the last round needs */
+    s.halve = s.tile_n == 256 && (halve == 1 || (halve == 2 && last > 0 && last * 2 <= s.sms));
     for (uint32_t r = 0; r < ctx->ranks; ++r) {
         const int64_t rows = kt_first_row(m, r + 1, ctx->ranks) - kt_first_row(m, r, ctx->ranks);
-        s.flags.of[r] = cta_count(rows, tiles_n, ctas, s.halve) * groups;
+        s.flags.of[r] = plan_of(s, rows).clusters * cluster * groups;
     }
     s.ctas = s.flags.of[ctx->rank] / groups;
+    const bool deep = kt_value(ctx->tunables, ctx->tunable_count, "DEEP", 1) && !plan_of(s, s.rows).shared;
+    s.kernel = narrow ? kernel_of<Narrow>()
+               : deep && Main::tile_n == Deep::tile_n ? kernel_of<Deep>()
+                                                      : kernel_of<Main>();
+    error = cudaFuncSetAttribute(s.kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 s.kernel.shared_bytes);
+    if (error) return fail(ctx, "setup", error);
 
     EncodeFunction function = nullptr;
     if (driver_function(ctx, "cuTensorMapEncodeTiled", 12000, &function)) return 1;
@@ -946,7 +1203,7 @@ int kerneltui_requirements(const kt_named_value *, uint32_t, const kt_named_valu
                            uint32_t ranks, kt_requirements *out) {
     out->abi_version = KERNELTUI_ABI_VERSION;
     out->signal_words = ranks * source_words;
-    out->scratch_bytes = scratch_bytes;
+    out->scratch_bytes = sums_at + sm_count() * sums_bytes;
     out->side_streams = 1;
     out->cluster_size = cluster;
     return 0;
@@ -976,7 +1233,7 @@ int kerneltui_setup(const kt_context *ctx, void **out) {
     s->rows = kt_first_row(m, ctx->rank + 1, ctx->ranks) - s->first_row;
     s->fused = n % 8 == 0 && k % 8 == 0 && m >= ctx->ranks; /* the same on every rank */
     s->epoch_word = static_cast<uint64_t *>(ctx->scratch);
-    s->counters = reinterpret_cast<unsigned *>(static_cast<char *>(ctx->scratch) + 4096);
+    s->counters = reinterpret_cast<unsigned *>(static_cast<char *>(ctx->scratch) + counters_at);
     for (uint32_t i = 1; i < ctx->ranks; ++i) s->peers.push_back(int((ctx->rank + i) % ctx->ranks));
     *out = s;
     return prepare(*s);
