@@ -154,7 +154,9 @@ class DeviceMemory:
         torch.cuda.empty_cache()  # what the judge has no use for any more, others may need
         try:
             if len(self._offered) != (len(layout.ranks) if layout.offered else 0):
-                raise ValueError(f"{len(self._offered)} offered files for {len(layout.ranks)} ranks")
+                raise ValueError(
+                    f"{len(self._offered)} offered files for {len(layout.ranks)} ranks"
+                )
             for rank, item in enumerate(layout.ranks):
                 private = self._make(rank, item.private_bytes, devices)
                 symmetric = self._make(rank, item.symmetric_bytes, devices, offered=layout.offered)

@@ -16,7 +16,7 @@ from kerneltui.evaluation.worker_compilers import CompilerHelper
 from kerneltui.evaluation.worker_cuda_baselines import CUDA_BASELINES, CudaProblem
 from kerneltui.evaluation.worker_cuda_nccl import Nccl, NcclFace
 from kerneltui.evaluation.worker_cuda_python import cuda_face
-from kerneltui.evaluation.worker_cuda_rates import measure_rates
+from kerneltui.evaluation.worker_cuda_rates import measure_flag, measure_rates
 from kerneltui.evaluation.worker_cuda_windows import NcclWindows
 from kerneltui.evaluation.worker_kernel import (
     CHarness,
@@ -461,7 +461,11 @@ class CudaMachine:
             case "offer":
                 return {"descriptors": [self._offer(GroupLayout.from_json(message["layout"]))]}
             case "rates":
-                return measure_rates(self._devices, self._rank, str(message["dtype"]))
+                kind = str(message["dtype"])
+                return measure_rates(self._devices, self._rank, kind, self.harness)
+            case "flag":  # of one for all: two processes on a GPU would take turns
+                alone = self._rank != 0 or self._ranks == 1
+                return {"ns": 0.0 if alone else measure_flag(self._devices, self.harness)}
             case other:
                 raise KernelError(f"unknown request {other!r}")
 

@@ -317,13 +317,18 @@ class RankGroup(Generic[Memory]):
     def measure(self, dtype: str) -> list[dict[str, Any]]:
         """Has every rank measure the rates of its device, all at the same time.
 
+        Returns:
+            What each measured; where targets know it, with the one-way time of a flag as `flag_ns`.
+
         Raises:
             ValueError: If the group is no baseline group.
             RankFailure: If a rank fails, or its target measures nothing.
         """
         if self.role is not GroupRole.BASELINE:
             raise ValueError(f"a group of role {self.role} measures nothing")
-        return self._ask("rates", {"dtype": dtype}, self.limits.start_s)
+        found = self._ask("rates", {"dtype": dtype}, self.limits.start_s)
+        first = self._ask("flag", {}, self.limits.start_s)[0]
+        return [{**rates, "flag_ns": float(first["ns"])} for rates in found]
 
     def ask(
         self, what: str, body: Mapping[str, Any], limit_s: float, *, gates: int = 0
