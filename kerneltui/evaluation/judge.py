@@ -34,7 +34,7 @@ from kerneltui.evaluation.values import Fault, FaultKind, ValueClass
 from kerneltui.model.workload import Role, Shape, load_workload
 from kerneltui.targets.channel import Channel, ChannelClosed, ChannelTimeout
 from kerneltui.targets.cuda import driver
-from kerneltui.targets.errors import MemoryFailure
+from kerneltui.targets.errors import MemoryFailure, RankFailure
 from kerneltui.targets.patterns import Poison
 from kerneltui.targets.windows import GroupLayout
 
@@ -121,6 +121,8 @@ class Judge:
             return {"ok": given}
         except MemoryFailure as error:
             return {"error": str(error), "memory": True}
+        except RankFailure as error:
+            return {"error": error.reason, "rank": error.rank}
         except Exception as error:  # the engine reports it as a fault of the harness
             return {"error": f"{type(error).__name__}: {error}"}
 
@@ -140,11 +142,11 @@ class Judge:
         memory = HostMemory.attach(GroupLayout.from_json(request["layout"]), descriptors)
         self._take(name, str(request["shape"]), memory)
 
-    def do_allocate(self, request: Mapping[str, Any]) -> None:
+    def do_allocate(self, request: Mapping[str, Any], offered: Sequence[int] = ()) -> None:
         """Makes the memory of a group on GPUs, and writes its guard bands; see `descriptors_of`."""
         name = str(request["group"])
         self._drop(name)
-        memory = DeviceMemory(GroupLayout.from_json(request["layout"]))
+        memory = DeviceMemory(GroupLayout.from_json(request["layout"]), offered)
         self._take(name, str(request["shape"]), memory)
 
     def descriptors_of(self, request: Mapping[str, Any]) -> tuple[int, ...]:

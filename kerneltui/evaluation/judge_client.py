@@ -16,7 +16,7 @@ from kerneltui.evaluation.values import Report, ValueClass
 from kerneltui.model.errors import UserError
 from kerneltui.targets.buffers import RankFiles, SharedMemory
 from kerneltui.targets.channel import Channel, ChannelClosed, ChannelTimeout
-from kerneltui.targets.errors import MemoryFailure
+from kerneltui.targets.errors import FailureKind, MemoryFailure, RankFailure
 from kerneltui.targets.patterns import Poison
 from kerneltui.targets.port import JudgePlace
 from kerneltui.targets.windows import GroupLayout
@@ -131,14 +131,27 @@ class JudgeClient:
         request = {"op": "attach", "group": group, "shape": shape, "layout": layout.to_json()}
         self._ask(request, descriptors=descriptors)
 
-    def allocate(self, group: str, shape: str, layout: GroupLayout) -> SharedMemory:
+    def allocate(
+        self, group: str, shape: str, layout: GroupLayout, offered: Sequence[int] = ()
+    ) -> SharedMemory:
         """Has the judge make the memory of a group on GPUs. Guard bands are written.
+
+        Args:
+            group: Whose.
+            shape: At which shape.
+            layout: Where everything lies.
+            offered: Descriptors of the symmetric files, by rank, if ranks made them; closed here.
 
         Raises:
             MemoryFailure: A GPU has no room.
+            RankFailure: What a rank offered is not what the layout says.
         """
         request = {"op": "allocate", "group": group, "shape": shape, "layout": layout.to_json()}
-        _, descriptors = self._exchange(request)
+        try:
+            _, descriptors = self._exchange(request, descriptors=offered)
+        finally:
+            for descriptor in offered:
+                os.close(descriptor)
         triples = [descriptors[i : i + 3] for i in range(0, len(descriptors), 3)]
         return _JudgeMade(layout, tuple(RankFiles(*triple) for triple in triples))
 
@@ -232,6 +245,8 @@ class JudgeClient:
             raise self._gone() from None
         if answer.get("memory"):
             raise MemoryFailure(str(answer["error"]))
+        if "rank" in answer:
+            raise RankFailure(FailureKind.ERROR, int(answer["rank"]), str(answer["error"]))
         if "error" in answer:
             raise JudgeFailure(f"the judge: {answer['error']}")
         return answer["ok"], descriptors

@@ -17,6 +17,7 @@ from kerneltui.evaluation.inputs import torch_dtype
 from kerneltui.model.workload import Role
 from kerneltui.targets.cpu.memory import GroupMemory
 from kerneltui.targets.cuda import driver
+from kerneltui.targets.errors import FailureKind, RankFailure
 from kerneltui.targets.patterns import (
     Poison,
     broken_guards,
@@ -130,29 +131,36 @@ class HostMemory:
 
 
 class DeviceMemory:
-    """Memory on GPUs: rank r's on device r, made here, mapped here for all devices.
+    """Memory on GPUs: rank r's on device r, made here or offered, mapped here for all devices.
 
     Args:
         layout: Where everything lies.
+        offered: Descriptors of the symmetric files, by rank, if ranks made them; closed here. Whoever
+            holds such a file had a mapping of it anyway; what it holds is looked at.
 
     Raises:
         MemoryFailure: If a GPU has no room.
+        RankFailure: If what a rank offered is not what the layout says.
         DriverError: If the driver refuses.
     """
 
-    def __init__(self, layout: GroupLayout) -> None:
+    def __init__(self, layout: GroupLayout, offered: Sequence[int] = ()) -> None:
         self.layout = layout
+        self._offered = list(offered)
         self.descriptors: list[int] = []
         self._mappings: list[driver.Mapping] = []
         self._areas: list[tuple[Tensor, Tensor]] = []
         devices = tuple(range(len(layout.ranks)))
         torch.cuda.empty_cache()  # what the judge has no use for any more, others may need
         try:
-            for rank, item in enumerate(layout.ranks):
-                private, symmetric, signals = (
-                    self._make(rank, nbytes, devices)
-                    for nbytes in (item.private_bytes, item.symmetric_bytes, layout.signal_bytes)
+            if len(self._offered) != (len(layout.ranks) if layout.offered else 0):
+                raise ValueError(
+                    f"{len(self._offered)} offered files for {len(layout.ranks)} ranks"
                 )
+            for rank, item in enumerate(layout.ranks):
+                private = self._make(rank, item.private_bytes, devices)
+                symmetric = self._make(rank, item.symmetric_bytes, devices, offered=layout.offered)
+                signals = self._make(rank, layout.signal_bytes, devices)
                 signals.zero_()
                 self._areas.append((private, symmetric))
             _synchronize(devices)
@@ -214,14 +222,22 @@ class DeviceMemory:
 
     def drop_descriptors(self) -> None:
         """Closes the descriptors, when the engine has its own; the mappings stay."""
-        for descriptor in self.descriptors:
+        for descriptor in (*self.descriptors, *self._offered):
             os.close(descriptor)
-        self.descriptors = []
+        self.descriptors, self._offered = [], []
 
-    def _make(self, rank: int, nbytes: int, devices: tuple[int, ...]) -> Tensor:
-        descriptor = driver.create_shared(rank, nbytes)
+    def _make(
+        self, rank: int, nbytes: int, devices: tuple[int, ...], *, offered: bool = False
+    ) -> Tensor:
+        descriptor = self._offered.pop(0) if offered else driver.create_shared(rank, nbytes)
         self.descriptors.append(descriptor)
-        mapping = driver.map_shared(descriptor, nbytes, devices)
+        try:
+            mapping = driver.map_shared(descriptor, nbytes, devices, home=rank if offered else None)
+        except driver.DriverError as error:
+            if not offered:
+                raise
+            reason = f"rank {rank} offered memory that cannot be used: {error}"
+            raise RankFailure(FailureKind.ERROR, rank, reason) from error
         self._mappings.append(mapping)
         return device_bytes(mapping.address, nbytes, torch.device("cuda", rank))
 

@@ -179,6 +179,7 @@ class Lane:
             scratch_bytes=needs.scratch_bytes,
             address_shift=address_shift,
             granularity=self.group.granularity,
+            offered=needs.nccl_windows,
         )
         if self.group.makes_memory:
             self.group.setup(layout, self._runtime)
@@ -188,7 +189,8 @@ class Lane:
             self._judge.attach(self.name, shape.name, layout, memory.descriptors)
         else:
             self.shape, self.sets = shape, sets
-            made = self._judge.allocate(self.name, shape.name, layout)
+            offered = self.group.offer(layout) if layout.offered else ()
+            made = self._judge.allocate(self.name, shape.name, layout, offered)
             self.group.setup(layout, self._runtime, made)
         # Epochs begin anywhere: nothing tells a kernel which stage of its evaluation this is.
         self._epoch = 1 + secrets.randbelow(_FIRST_EPOCHS)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache as cached
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,8 @@ class Evaluator:
         self.calibration: CalibrationResult | None = None
         self.yardsticks: dict[str, Yardstick] = {}
         self._spec = workload.targets[target.name]
-        self._ceilings = cached(ceilings)
+        self._measured: dict[int, Ceilings] = {}
+        self._ceilings = cached(partial(self._measure, ceilings))
         self._cache = cache
         self._incumbent: Kernel | None = None
         self._delta = 0.0
@@ -130,7 +132,7 @@ class Evaluator:
         self.stand.interrupt()
 
     def environment(self) -> Mapping[str, str]:
-        """Describes the machine that measures."""
+        """Describes the machine that measures; with its rates, once they are known."""
         load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
         return {
             "machine": _cpu_model(),
@@ -143,7 +145,12 @@ class Evaluator:
             "clocks": "unlocked",
             "load": load,
             **self.stand.target.describe(),
+            **{k: v for rates in self._measured.values() for k, v in rates.words().items()},
         }
+
+    def _measure(self, ceilings: Callable[[int], Ceilings], ranks: int) -> Ceilings:
+        self._measured[ranks] = ceilings(ranks)
+        return self._measured[ranks]
 
     def code_record(self, kernel: Kernel) -> Mapping[str, Any] | None:
         """What the compiler made of a kernel, as plain data; None on a target whose compiler says nothing.

@@ -60,7 +60,11 @@ def serve(
             message, descriptors = channel.receive_with_descriptors(None)
         except ChannelClosed:
             return
-        channel.send({"nonce": message["nonce"], **_answer(rank, message, descriptors)})
+        answer = _answer(rank, message, descriptors)
+        passed: list[int] = answer.pop("descriptors", [])  # they go beside the message
+        channel.send({"nonce": message["nonce"], **answer}, passed)
+        for descriptor in passed:
+            os.close(descriptor)
 
 
 def _get_ready(start: RankStart, descriptors: list[int]) -> tuple[Rank, str, int]:

@@ -9,6 +9,7 @@ a device, it looks at every PTX text as the machine's policy wants it, and it di
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 import re
 import signal
@@ -108,14 +109,20 @@ def program_class(helper: CompilerHelper) -> Any:
             for place in (self._out, self._err):
                 if place is not None and hasattr(place, "fileno"):
                     os.write(place.fileno(), log.encode())
-            self.stdin = self.stdout = self.stderr = None
+            self.stdin = None
+            # What it printed is here already. Some read the pipe itself, ctypes.util among them.
+            piped = subprocess.PIPE
+            self.stdout = self._pipe() if self._out == piped else None
+            self.stderr = self._pipe() if self._err == piped and self._out != piped else None
+
+        def _pipe(self) -> Any:
+            return io.StringIO(self._log) if isinstance(self._log, str) else io.BytesIO(self._log)
 
         def communicate(self, *_: Any, **__: Any) -> tuple[Any, Any]:
-            """What it printed, where it was asked for."""
-            piped = subprocess.PIPE
+            """What it printed and nobody has read, where it was asked for."""
             return (
-                self._log if self._out == piped else None,
-                self._log if self._err == piped and self._out != piped else None,
+                None if self.stdout is None else self.stdout.read(),
+                None if self.stderr is None else self.stderr.read(),
             )
 
         def wait(self, timeout: float | None = None) -> int:

@@ -16,7 +16,7 @@ from kerneltui.evaluation.worker_compilers import CompilerHelper
 from kerneltui.evaluation.worker_cuda_baselines import CUDA_BASELINES, CudaProblem
 from kerneltui.evaluation.worker_cuda_nccl import Nccl, NcclFace
 from kerneltui.evaluation.worker_cuda_python import cuda_face
-from kerneltui.evaluation.worker_cuda_rates import measure_rates
+from kerneltui.evaluation.worker_cuda_rates import measure_flag, measure_rates
 from kerneltui.evaluation.worker_cuda_windows import NcclWindows
 from kerneltui.evaluation.worker_kernel import (
     CHarness,
@@ -30,7 +30,7 @@ from kerneltui.evaluation.worker_serving import CacheEmptier, serving_of
 from kerneltui.model.workload import Role
 from kerneltui.targets.cuda import driver
 from kerneltui.targets.cuda.packages import Nccl as NcclHeader
-from kerneltui.targets.errors import FailureKind
+from kerneltui.targets.errors import FailureKind, MemoryFailure
 from kerneltui.targets.windows import DType, GroupLayout
 
 __all__ = [
@@ -144,6 +144,11 @@ class DeviceMapper:
         self._mapped.append(mapping)
         return mapping.address
 
+    def adopt(self, mapping: driver.Mapping) -> int:
+        """Takes over memory that is mapped already; its address."""
+        self._mapped.append(mapping)
+        return mapping.address
+
     def scratch(self, nbytes: int) -> int:
         """Makes device memory."""
         place = self._library.ht_allocate(_u64(nbytes))
@@ -154,14 +159,16 @@ class DeviceMapper:
 
     def close(self) -> None:
         """Unmaps everything."""
-        if self.before_close is not None:
-            self.before_close()
-            self.before_close = None
-        for mapping in self._mapped:
-            mapping.close()
-        for place in self._scratch:
-            self._library.ht_release(_pointer(place))
-        self._mapped, self._scratch = [], []
+        before, self.before_close = self.before_close, None
+        try:
+            if before is not None:
+                before()
+        finally:
+            for mapping in self._mapped:
+                mapping.close()
+            for place in self._scratch:
+                self._library.ht_release(_pointer(place))
+            self._mapped, self._scratch = [], []
 
 
 class CudaMachine:
@@ -208,6 +215,7 @@ class CudaMachine:
         self._windows: NcclWindows | None = None
         self._memory: RankMemory | None = None
         self._mapper: DeviceMapper | None = None
+        self._offered: driver.Mapping | None = None
         self._free = self._taken = 0
         self._unheld = False
         self._emptier = CacheEmptier(self._devices[rank])
@@ -243,8 +251,12 @@ class CudaMachine:
             self._seal()
             self._seal = None
         mapper = self._mapper = DeviceMapper(self._devices[rank], self.harness)
+        own, self._offered = self._offered, None
+        if layout.offered and own is None:
+            raise KernelError("this rank has offered no memory for this shape")
         try:
-            self._memory = RankMemory(layout, rank, descriptors, mapper)
+            offered = mapper.adopt(own) if own is not None else 0
+            self._memory = RankMemory(layout, rank, descriptors, mapper, offered)
         except OSError as error:
             raise KernelError(str(error), FailureKind.OUT_OF_MEMORY) from error
         self._free, self._taken = int(self.harness.library.ht_free_bytes()), 0
@@ -446,10 +458,30 @@ class CudaMachine:
             case "windows":
                 self._windows = NcclWindows(message["library"], self._nccl)
                 return {}
+            case "offer":
+                return {"descriptors": [self._offer(GroupLayout.from_json(message["layout"]))]}
             case "rates":
-                return measure_rates(self._devices, self._rank, str(message["dtype"]))
+                kind = str(message["dtype"])
+                return measure_rates(self._devices, self._rank, kind, self.harness)
+            case "flag":  # of one for all: two processes on a GPU would take turns
+                alone = self._rank != 0 or self._ranks == 1
+                return {"ns": 0.0 if alone else measure_flag(self._devices, self.harness)}
             case other:
                 raise KernelError(f"unknown request {other!r}")
+
+    def _offer(self, layout: GroupLayout) -> int:
+        """Makes the own symmetric file, which NCCL can pass on; a descriptor of it for the others."""
+        if self._offered is not None:  # of a shape that was not set up in the end
+            self._offered.close()
+            self._offered = None
+        device, nbytes = self._devices[self._rank], layout.ranks[self._rank].symmetric_bytes
+        try:
+            self._offered, descriptor = driver.create_mapped(device, nbytes)
+        except MemoryFailure as error:
+            raise KernelError(str(error), FailureKind.OUT_OF_MEMORY) from error
+        except driver.DriverError as error:
+            raise KernelError(f"no NCCL windows: {error}") from error
+        return descriptor
 
     def _add_taken(self, where: str) -> None:
         """Adds what was taken since the last look; nobody else works on the device meanwhile."""

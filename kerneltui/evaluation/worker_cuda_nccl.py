@@ -65,7 +65,8 @@ class Nccl:
             self._library = ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOW | os.RTLD_LOCAL)
         except OSError as error:
             raise KernelError(f"no NCCL: {error}; install nvidia-nccl") from error
-        self._library.ncclGetErrorString.restype = ctypes.c_char_p
+        for name in ("ncclGetErrorString", "ncclGetLastError"):
+            getattr(self._library, name).restype = ctypes.c_char_p
         version = ctypes.c_int()
         self._check("ncclGetVersion", self._library.ncclGetVersion(ctypes.byref(version)))
         self.version = version.value
@@ -117,5 +118,6 @@ class Nccl:
 
     def _check(self, what: str, code: int) -> None:
         if code:
-            text = self._library.ncclGetErrorString(code) or b""
-            raise KernelError(f"{what}: {text.decode()}")
+            text = (self._library.ncclGetErrorString(code) or b"").decode()
+            more = (self._library.ncclGetLastError(None) or b"").decode("utf-8", "replace")
+            raise KernelError(f"{what}: {text}: {more}" if more else f"{what}: {text}")

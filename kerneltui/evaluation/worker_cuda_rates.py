@@ -1,7 +1,11 @@
-"""What a GPU can do at best while its peers do the same: a quick measurement by vendor functions."""
+"""What a GPU can do at best while its peers do the same: a quick measurement.
+
+Products and copies are those of the vendor; stores into a peer's memory and flags are the harness's.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,8 +16,9 @@ from typing import Any
 import torch
 
 from kerneltui.evaluation.inputs import torch_dtype
+from kerneltui.evaluation.worker_kernel import CHarness, KernelError
 
-__all__ = ["measure_rates"]
+__all__ = ["measure_flag", "measure_rates"]
 
 _GEMM_SHAPES = ((4096, 8192, 8192), (8192, 8192, 8192), (8192, 16384, 16384))
 _COPY_BYTES = 1 << 30
@@ -21,20 +26,33 @@ _REPEATS = 10
 _WARM_S = 0.1
 _PAUSE_S = 0.01  # bursts have pauses too, in which inputs are written; without any, clocks go down
 _SUSTAINED_S = 2.0
+_STORE_CTAS = (8, 16, 32, 64, 132)
+_BULK_CTAS = (8, 32, 132)
+_STORE_BYTES = 256 << 20
+_FEWER_REPEATS, _SHORTER_WARM_S = 4, 0.02
+_BULK_CAPABILITY = (9, 0)
+_FLAG_WAYS = 2000
 
 
-def measure_rates(devices: Sequence[int], rank: int, dtype: str) -> dict[str, Any]:
+def measure_rates(
+    devices: Sequence[int], rank: int, dtype: str, harness: CHarness
+) -> dict[str, Any]:
     """Measures the rates of one rank; all ranks are to be asked at the same time.
 
     Args:
         devices: The GPU of each rank.
         rank: Whose are measured.
         dtype: Element type of the products.
+        harness: Stores into the memory of a peer.
 
     Returns:
         Per second: `flops` of the best of some vendor products in bursts, `sustained_flops` of one that
         is repeated without a pause until clocks have settled, `memory_bytes` read and written by a copy
-        on the device, `link_bytes` of a copy to the next rank's device (0 with one rank).
+        on the device, and `links`: bytes to the next rank's device by each way to get there, in words
+        (empty with one rank).
+
+    Raises:
+        KernelError: If the peer cannot be reached.
     """
     here = torch.device("cuda", devices[rank])
     torch.cuda.set_device(here)
@@ -45,17 +63,72 @@ def measure_rates(devices: Sequence[int], rank: int, dtype: str) -> dict[str, An
     source = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=here)
     goal = torch.empty_like(source)
     memory = 2.0 * _COPY_BYTES / _best_s(lambda: goal.copy_(source))
-    link = 0.0
+    links: dict[str, float] = {}
     if len(devices) > 1:
         there = torch.device("cuda", devices[(rank + 1) % len(devices)])
         far = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=there)
-        link = _COPY_BYTES / _best_s(lambda: far.copy_(source))
+        links["copy engine"] = _COPY_BYTES / _best_s(lambda: far.copy_(source))
+        links |= _stores(harness, here, there, source, far)
     return {
         "flops": flops,
         "sustained_flops": sustained,
         "memory_bytes": memory,
-        "link_bytes": link,
+        "links": links,
     }
+
+
+def measure_flag(devices: Sequence[int], harness: CHarness) -> float:
+    """Nanoseconds that a flag takes from the first rank's device to the second's, while nothing else runs.
+
+    Raises:
+        KernelError: If it never comes, or the devices do not reach one another.
+    """
+    took = ctypes.c_double()
+    _ask(
+        harness,
+        "ht_flag_way",
+        devices[0],
+        devices[1],
+        ctypes.c_uint64(_FLAG_WAYS),
+        ctypes.byref(took),
+    )
+    if took.value <= 0:
+        raise KernelError(f"a flag from GPU {devices[0]} to GPU {devices[1]} does not arrive")
+    return took.value
+
+
+def _stores(
+    harness: CHarness, here: torch.device, there: torch.device, source: Any, far: Any
+) -> dict[str, float]:
+    """Bytes per second by stores of CTAs: 16 bytes a thread, and in bulk where the device can."""
+    _ask(harness, "ht_reach_peer", here.index, there.index)
+    size, goal = ctypes.c_uint64(_STORE_BYTES), ctypes.c_void_p(far.data_ptr())
+    stream = ctypes.c_void_p(torch.cuda.current_stream(here).cuda_stream)
+    begin = ctypes.c_void_p(source.data_ptr())
+
+    def rate(function: str, *arguments: object) -> float:
+        work = partial(_ask, harness, function, *arguments)
+        return _STORE_BYTES / _best_s(work, _FEWER_REPEATS, _SHORTER_WARM_S)
+
+    found: dict[str, float] = {}
+    for ctas in _STORE_CTAS:
+        count = ctypes.c_uint32(ctas)
+        found[f"stores of {ctas} CTAs"] = rate("ht_push_stores", begin, goal, size, count, stream)
+    if torch.cuda.get_device_capability(here) >= _BULK_CAPABILITY:
+        for ctas in _BULK_CTAS:
+            count = ctypes.c_uint32(ctas)
+            found[f"bulk stores of {ctas} CTAs"] = rate("ht_push_bulk", goal, size, count, stream)
+    return found
+
+
+def _ask(harness: CHarness, function: str, *arguments: object) -> None:
+    """Calls a function of the harness whose last arguments take the reason of a failure."""
+    code = ctypes.c_int32()
+    harness.failure.set = 0
+    called = getattr(harness.library, function)
+    called.restype = ctypes.c_int
+    if called(*arguments, ctypes.byref(harness.failure), ctypes.byref(code)):
+        raise KernelError(harness.reason)
 
 
 def _product(
@@ -84,14 +157,14 @@ def _sustained_s(work: Callable[[], Any]) -> float:
     return median(a.elapsed_time(b) for a, b in pairwise(later)) / 1e3
 
 
-def _best_s(work: Callable[[], Any]) -> float:
+def _best_s(work: Callable[[], Any], repeats: int = _REPEATS, warm_s: float = _WARM_S) -> float:
     """Seconds of one call in a burst, the best of several."""
-    until = time.monotonic() + _WARM_S
+    until = time.monotonic() + warm_s
     while time.monotonic() < until:
         work()
         torch.cuda.synchronize()
     times: list[float] = []
-    for _ in range(_REPEATS):
+    for _ in range(repeats):
         time.sleep(_PAUSE_S)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()

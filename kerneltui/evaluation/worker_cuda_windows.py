@@ -44,7 +44,10 @@ class NcclWindows:
         self._device = _pointer()
 
     def make(self, context: abi.Context, memory: RankMemory, needs: abi.Requirements) -> None:
-        """Makes a window for each symmetric tensor and a device communicator, and shows them in a context.
+        """Makes windows over all symmetric memory and a device communicator, and shows them in a context.
+
+        What the kernel asked for beside the symmetric tensors is registered too: NCCL's own collectives
+        find it by its address.
 
         Raises:
             KernelError: If NCCL refuses.
@@ -62,36 +65,57 @@ class NcclWindows:
         self._check(result, text)
         for index, row in enumerate(memory.layout.ranks[memory.rank].sets):
             for place, tensor in enumerate(row):
-                if not tensor.symmetric or not tensor.nbytes:
-                    continue
-                address = memory.address(tensor)
-                base = address - address % _PAGE
-                size = -(-(address + tensor.nbytes - base) // _PAGE) * _PAGE
-                window = _pointer()
-                result = self._library.ht_nccl_register(
-                    communicator,
-                    _pointer(base),
-                    _u64(size),
-                    ctypes.byref(window),
-                    text,
-                    _u64(_ROOM),
-                )
-                self._check(result, text)
-                self._windows.append(window)
-                context.buffers[index].tensors[place].window = window.value
+                if tensor.symmetric and tensor.nbytes:
+                    window = self._register(memory.address(tensor), tensor.nbytes)
+                    context.buffers[index].tensors[place].window = window
+        further = memory.layout.window
+        if further.nbytes:
+            self._register(memory.symmetric[memory.rank] + further.offset, further.nbytes)
         context.device_comm = self._device.value
 
     def end(self) -> None:
-        """Takes the windows and the communicator back, while their memory is still mapped."""
+        """Takes the windows and the communicator back, while their memory is still mapped.
+
+        Raises:
+            KernelError: If NCCL refuses; everything has been tried then.
+        """
+        refusal = self._end()
+        if refusal:
+            raise KernelError(refusal)
+
+    def _register(self, address: int, nbytes: int) -> int | None:
+        base = address - address % _PAGE
+        size = -(-(address + nbytes - base) // _PAGE) * _PAGE
+        window, text = _pointer(), ctypes.create_string_buffer(_ROOM)
+        result = self._library.ht_nccl_register(
+            _pointer(self._nccl.face.communicator),
+            _pointer(base),
+            _u64(size),
+            ctypes.byref(window),
+            text,
+            _u64(_ROOM),
+        )
+        self._check(result, text)
+        self._windows.append(window)
+        return window.value
+
+    def _end(self) -> str:
+        """Takes everything back; the first refusal, or nothing."""
         communicator = _pointer(self._nccl.face.communicator)
+        refusals: list[str] = []
         for window in self._windows:
-            self._library.ht_nccl_deregister(communicator, window)
+            code = self._library.ht_nccl_deregister(communicator, window)
+            if code:
+                refusals.append(f"ncclCommWindowDeregister: error {code}")
         self._windows = []
         if self._device.value:
-            self._library.ht_nccl_device_end(communicator, self._device)
+            code = self._library.ht_nccl_device_end(communicator, self._device)
+            if code:
+                refusals.append(f"ncclDevCommDestroy: error {code}")
             self._device = _pointer()
+        return refusals[0] if refusals else ""
 
     def _check(self, result: int, text: ctypes.Array[ctypes.c_char]) -> None:
         if result:
-            self.end()
+            self._end()
             raise KernelError(text.value.decode("utf-8", "replace"))

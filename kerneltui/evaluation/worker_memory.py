@@ -71,13 +71,19 @@ class RankMemory:
         descriptors: Private file of this rank, symmetric files by rank, signal files by rank. They
             are closed here; the mappings stay.
         mapper: How they are mapped.
+        offered: Where the own symmetric file is mapped already, if this rank made it.
 
     Raises:
         OSError: If the address space or the memory is used up.
     """
 
     def __init__(
-        self, layout: GroupLayout, rank: int, descriptors: Sequence[int], mapper: Mapper
+        self,
+        layout: GroupLayout,
+        rank: int,
+        descriptors: Sequence[int],
+        mapper: Mapper,
+        offered: int = 0,
     ) -> None:
         self.layout = layout
         self.rank = rank
@@ -87,9 +93,10 @@ class RankMemory:
             if len(descriptors) != 1 + 2 * ranks:
                 raise OSError(f"{len(descriptors)} descriptors for {ranks} ranks")
             self.private = mapper.map(layout.ranks[rank].private_bytes, descriptors[0])
+            files = zip(layout.ranks, descriptors[1 : 1 + ranks], strict=True)
             self.symmetric = [
-                mapper.map(item.symmetric_bytes, fd)
-                for item, fd in zip(layout.ranks, descriptors[1 : 1 + ranks], strict=True)
+                offered if offered and peer == rank else mapper.map(item.symmetric_bytes, fd)
+                for peer, (item, fd) in enumerate(files)
             ]
             self.signals = [mapper.map(layout.signal_bytes, fd) for fd in descriptors[1 + ranks :]]
             self.scratch = mapper.scratch(layout.scratch_bytes) if layout.scratch_bytes else 0

@@ -75,8 +75,9 @@ def main(arguments: list[str]) -> int:
             window_bytes=needs.window_bytes,
             scratch_bytes=needs.scratch_bytes,
             granularity=group.granularity,
+            offered=needs.nccl_windows,
         )
-        memory = DeviceMemory(layout)
+        memory = DeviceMemory(layout, group.offer(layout) if layout.offered else ())
         _fill(memory, layout)
         group.setup(layout, runtime, _Lent(layout, (RankFiles(*memory.descriptors),)))
         memory.descriptors = []  # they are the group's now

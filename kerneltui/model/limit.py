@@ -7,12 +7,17 @@ with the link as a third roof.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from kerneltui.model.measurement import BoundKind
 from kerneltui.model.workload import Limit, Shape
 
 __all__ = ["Bound", "Ceilings", "bound", "reachable_ns"]
+
+
+def _no_links() -> Mapping[str, float]:
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,8 @@ class Ceilings:
     `flops` is the best rate of a verified vendor GEMM, `peak_flops` that of a loop of register-only
     multiply-adds (nothing honest is faster), both per second; `memory_bytes` and `link_bytes` per
     second; `latency_ns` the one-way time of a flag. `sustained_flops` is the rate of a vendor GEMM that
-    runs without a pause, 0 where that was not measured.
+    runs without a pause, 0 where that was not measured. `links` has the bytes per second of each way to a
+    peer that was measured, in words; `link_bytes` is the best of them.
     """
 
     ranks: int
@@ -32,6 +38,21 @@ class Ceilings:
     link_bytes: float
     latency_ns: float
     sustained_flops: float = 0.0
+    links: Mapping[str, float] = field(default_factory=_no_links)
+
+    def words(self) -> dict[str, str]:
+        """The rates as text, each with its unit."""
+        found = {
+            "GEMM": f"{self.flops / 1e12:.1f} TFLOP/s in bursts",
+            "memory": f"{self.memory_bytes / 1e9:.0f} GB/s read and written",
+        }
+        if self.sustained_flops:
+            found["GEMM"] += f", {self.sustained_flops / 1e12:.1f} without a pause"
+        if self.ranks > 1:
+            for name, rate in (self.links or {"link": self.link_bytes}).items():
+                found[f"to a peer, {name}"] = f"{rate / 1e9:.0f} GB/s"
+            found["flag to a peer"] = f"{self.latency_ns / 1e3:.2f} us"
+        return found
 
 
 @dataclass(frozen=True, slots=True)

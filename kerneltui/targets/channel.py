@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
 import struct
@@ -91,20 +92,23 @@ class Channel:
         while True:
             message = self._take()
             if message is not None:
-                taken, self._descriptors = self._descriptors, []
-                return message, taken
+                return message, self.taken()
             self._wait(select.POLLIN, deadline)
-            self.feed(descriptors=True)
+            self.feed(descriptors=_MOST_DESCRIPTORS)
 
-    def feed(self, *, descriptors: bool = False) -> None:
+    def feed(self, *, descriptors: int = 0) -> None:
         """Reads what has come, without waiting.
+
+        Args:
+            descriptors: So many are taken at most until a message is; the kernel drops the others.
 
         Raises:
             ChannelClosed: If the other side is gone.
         """
+        room = descriptors - len(self._descriptors)
         try:
-            if descriptors:
-                piece, fds, _, _ = socket.recv_fds(self._socket, 1 << 16, _MOST_DESCRIPTORS)
+            if room > 0:
+                piece, fds, _, _ = socket.recv_fds(self._socket, 1 << 16, room)
                 self._descriptors += fds
             else:
                 piece = self._socket.recv(1 << 16)
@@ -120,6 +124,11 @@ class Channel:
         """The next message if it has come as a whole; after `feed`."""
         return self._take()
 
+    def taken(self) -> list[int]:
+        """The descriptors that came so far; after `feed`. The caller closes them."""
+        taken, self._descriptors = self._descriptors, []
+        return taken
+
     def shutdown(self) -> None:
         """Ends both directions, from any thread; whoever waits on either side wakes up."""
         try:
@@ -128,7 +137,9 @@ class Channel:
             return  # gone already
 
     def close(self) -> None:
-        """Closes the socket."""
+        """Closes the socket, and descriptors that nobody took."""
+        for descriptor in self.taken():
+            os.close(descriptor)
         self._socket.close()
 
     def _take(self) -> dict[str, Any] | None:

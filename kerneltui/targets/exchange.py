@@ -26,16 +26,25 @@ class Answers:
         given: Answers by rank; each has `ok`.
         gone: Ranks that closed their channel.
         silent: Ranks that had not answered when the deadline passed.
+        passed: Descriptors that came along, by rank. Whoever has the answers closes them.
     """
 
     given: dict[int, dict[str, Any]] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
     silent: list[int] = field(default_factory=list)
+    passed: dict[int, list[int]] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
         """True if a rank is gone or reports a failure."""
         return bool(self.gone) or any(not answer["ok"] for answer in self.given.values())
+
+    def drop_passed(self) -> None:
+        """Closes the descriptors that came along."""
+        for descriptors in self.passed.values():
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self.passed = {}
 
 
 @dataclass(slots=True)
@@ -81,6 +90,7 @@ class RankChannels:
         each: Sequence[Mapping[str, Any]] | None = None,
         descriptors: Sequence[Sequence[int]] | None = None,
         meanwhile: Callable[[], None] | None = None,
+        passing: int = 0,
     ) -> Answers:
         """Sends a request to all ranks and waits for all answers, for a failure, or for the deadline.
 
@@ -90,6 +100,7 @@ class RankChannels:
             each: Further parts, by rank.
             descriptors: Descriptors to go along, by rank.
             meanwhile: What is done between sending and waiting.
+            passing: So many descriptors may come along with each answer.
         """
         nonce = secrets.token_hex(8)
         answers = Answers()
@@ -109,7 +120,7 @@ class RankChannels:
         while waiting and not answers.failed:
             # The clock is asked each time: a rank that sends byte after byte wins no time by it.
             in_time = time.monotonic() < deadline
-            if not in_time or not self._take(waiting, nonce, answers, deadline):
+            if not in_time or not self._take(waiting, nonce, answers, deadline, passing):
                 answers.silent = sorted(waiting.values())
                 return answers
         if waiting:
@@ -135,7 +146,14 @@ class RankChannels:
             channel.close()
         self._channels = []
 
-    def _take(self, waiting: dict[int, int], nonce: str, answers: Answers, deadline: float) -> bool:
+    def _take(
+        self,
+        waiting: dict[int, int],
+        nonce: str,
+        answers: Answers,
+        deadline: float,
+        passing: int = 0,
+    ) -> bool:
         """Waits for something from the waiting ranks and takes it. False if nothing came."""
         poll = select.poll()
         for fd in waiting:
@@ -145,7 +163,7 @@ class RankChannels:
             rank = waiting[fd]
             channel = self._channels[rank]
             try:
-                channel.feed()
+                channel.feed(descriptors=passing)
                 message = channel.pending()
             except ChannelClosed:
                 answers.gone.add(rank)
@@ -155,5 +173,6 @@ class RankChannels:
                 if message.get("nonce") != nonce or not isinstance(message.get("ok"), bool):
                     message = {"ok": False, "reason": "it answered to what was not asked"}
                 answers.given[rank] = message
+                answers.passed[rank] = channel.taken()
                 del waiting[fd]
         return bool(ready)

@@ -189,6 +189,25 @@ class RankGroup(Generic[Memory]):
         """
         return self._unheld >= _UNHELD and self._unheld % _TRIED_AGAIN != 0
 
+    def offer(self, layout: GroupLayout) -> list[int]:
+        """Has each rank make its own symmetric file of a layout, for the next `setup`.
+
+        Returns:
+            A descriptor from each rank, which the caller closes. A rank is not to be believed: whoever
+            maps them looks at what they hold.
+
+        Raises:
+            RankFailure: If a rank fails.
+        """
+        body = {"layout": layout.to_json()}
+        answers = self._answers("offer", body, self.limits.setup_s, passing=1)
+        for rank, passed in sorted(answers.passed.items()):
+            if len(passed) != 1:
+                answers.drop_passed()
+                reason = f"rank {rank} offered no memory"
+                self._fail("offer", FailureKind.ERROR, rank, reason)
+        return [answers.passed[rank][0] for rank in range(self.ranks)]
+
     def setup(
         self, layout: GroupLayout, runtime: Mapping[str, int], memory: SharedMemory | None = None
     ) -> None:
@@ -298,13 +317,18 @@ class RankGroup(Generic[Memory]):
     def measure(self, dtype: str) -> list[dict[str, Any]]:
         """Has every rank measure the rates of its device, all at the same time.
 
+        Returns:
+            What each measured; where targets know it, with the one-way time of a flag as `flag_ns`.
+
         Raises:
             ValueError: If the group is no baseline group.
             RankFailure: If a rank fails, or its target measures nothing.
         """
         if self.role is not GroupRole.BASELINE:
             raise ValueError(f"a group of role {self.role} measures nothing")
-        return self._ask("rates", {"dtype": dtype}, self.limits.start_s)
+        found = self._ask("rates", {"dtype": dtype}, self.limits.start_s)
+        first = self._ask("flag", {}, self.limits.start_s)[0]
+        return [{**rates, "flag_ns": float(first["ns"])} for rates in found]
 
     def ask(
         self, what: str, body: Mapping[str, Any], limit_s: float, *, gates: int = 0
@@ -486,6 +510,22 @@ class RankGroup(Generic[Memory]):
         meanwhile: Callable[[], None] | None = None,
     ) -> list[dict[str, Any]]:
         """Sends one request to all ranks; their answers, or the end of the group."""
+        answers = self._answers(
+            what, body, limit_s, each=each, descriptors=descriptors, meanwhile=meanwhile
+        )
+        return [answers.given[rank] for rank in range(self.ranks)]
+
+    def _answers(
+        self,
+        what: str,
+        body: Mapping[str, Any],
+        limit_s: float,
+        *,
+        each: Sequence[Mapping[str, Any]] | None = None,
+        descriptors: Sequence[Sequence[int]] | None = None,
+        meanwhile: Callable[[], None] | None = None,
+        passing: int = 0,
+    ) -> Answers:
         self._check_alive()
         answers = self._channels.ask(
             {"do": what, **body},
@@ -493,12 +533,15 @@ class RankGroup(Generic[Memory]):
             each=each,
             descriptors=descriptors,
             meanwhile=meanwhile,
+            passing=passing,
         )
+        if answers.failed or answers.silent:
+            answers.drop_passed()
         if answers.failed:
             self._fail_answers(what, answers)
         if answers.silent:
             self._fail_hang(what, answers.silent, limit_s)
-        return [answers.given[rank] for rank in range(self.ranks)]
+        return answers
 
     def _hold(self, between: Callable[[], None], limit_s: float) -> None:
         """Does something once all ranks have enqueued their calls, then lets the calls begin."""

@@ -306,6 +306,10 @@ class Group(Protocol):
         """What the files of a layout must be multiples of, in bytes."""
         ...
 
+    def offer(self, layout: GroupLayout) -> list[int]:
+        """Has each rank make its own symmetric file, where a layout says so; descriptors, by rank."""
+        ...
+
     def setup(
         self, layout: GroupLayout, runtime: Mapping[str, int], memory: SharedMemory | None = None
     ) -> None:

@@ -13,7 +13,8 @@ Every byte of the private and symmetric file that belongs to no tensor and no wi
 least `GUARD_BYTES` on both sides of each tensor, directly at its last byte.
 
 The layout is plain data and goes through JSON unchanged; engine, ranks and judge read the same one.
-The memory itself is made elsewhere: `cpu.memory`, and for GPUs in the judge.
+The memory itself is made elsewhere: `cpu.memory`, and for GPUs in the judge. Only where a layout is
+*offered* each rank makes its own symmetric file.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ GUARD_BYTES = 4096
 _ALIGNMENT = 256
 _PAGE = mmap.PAGESIZE
 _GATE_LINE_BYTES = 128
-_LAYOUT_VERSION = 2
+_LAYOUT_VERSION = 3
 
 
 class DType(StrEnum):
@@ -188,6 +189,8 @@ class GroupLayout:
         scratch_bytes: Private scratch of each rank; anonymous memory, so it has no place here.
         granularity: Every file is a multiple of this many bytes.
         ranks: One layout per rank.
+        offered: True if each rank makes its own symmetric file and offers it to the others: NCCL passes
+            on only what its own process made.
     """
 
     dimensions: dict[str, int]
@@ -197,6 +200,7 @@ class GroupLayout:
     scratch_bytes: int
     granularity: int
     ranks: tuple[RankLayout, ...]
+    offered: bool = False
 
     @classmethod
     def plan(
@@ -211,6 +215,7 @@ class GroupLayout:
         scratch_bytes: int = 0,
         address_shift: int = 0,
         granularity: int = _PAGE,
+        offered: bool = False,
     ) -> Self:
         """Places every tensor of every buffer set on every rank.
 
@@ -224,6 +229,7 @@ class GroupLayout:
             scratch_bytes: From the kernel's requirements.
             address_shift: Moves every tensor by this many bytes, a multiple of 256.
             granularity: What the size of a file must be a multiple of: whole pages.
+            offered: Whether ranks make their own symmetric files.
 
         Raises:
             ValueError: If a number is out of range.
@@ -288,6 +294,7 @@ class GroupLayout:
             scratch_bytes=scratch_bytes,
             granularity=granularity,
             ranks=tuple(planned),
+            offered=offered,
         )
 
     @property
@@ -327,6 +334,7 @@ class GroupLayout:
             scratch_bytes=int(data["scratch_bytes"]),
             granularity=int(data["granularity"]),
             ranks=tuple(_rank_from_json(rank) for rank in data["ranks"]),
+            offered=bool(data["offered"]),
         )
 
 

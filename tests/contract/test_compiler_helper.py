@@ -84,8 +84,17 @@ def test_a_library_is_compiled_and_loaded_in_the_sandbox(tmp_path: Path) -> None
         attempt("version", lambda: subprocess.check_output([GCC, "--version"]).decode())
         attempt("text", lambda: subprocess.run([GCC, "--version"], stdout=subprocess.PIPE,
                                                text=True).stdout)
+        def piped():
+            with subprocess.Popen([GCC, "--version"], stdout=subprocess.PIPE) as program:
+                return program.stdout.read().decode()
+        attempt("piped", piped)
+        import ctypes.util
+        os.environ["TMPDIR"] = str(own)
+        attempt("found", lambda: ctypes.util.find_library("c"))
         """,
     )
+    assert said["piped"] == said["version"]
+    assert said["found"] is None or said["found"].startswith("libc.")
     assert said["code"] == 0
     assert said["answer"] == 42
     assert "gcc" in said["version"].lower()

@@ -32,12 +32,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from test_python_gpu import ROOT, stand_of, verify  # noqa: E402
 
+from kerneltui.evaluation.baseline_kernels import baseline_kernel  # noqa: E402
+from kerneltui.evaluation.calibration import open_baseline  # noqa: E402
 from kerneltui.evaluation.outcome import KernelFault  # noqa: E402
 from kerneltui.evaluation.stand import Stand, lint  # noqa: E402
 from kerneltui.model.kernel import parse_kernel  # noqa: E402
-from kerneltui.model.measurement import FailureKind  # noqa: E402
+from kerneltui.model.measurement import FailureKind, Stage  # noqa: E402
+from kerneltui.targets.cuda import driver  # noqa: E402
 from kerneltui.targets.cuda.network import gin_missing  # noqa: E402
 from kerneltui.targets.cuda.runtime import CudaTarget  # noqa: E402
+from kerneltui.targets.errors import RankFailure  # noqa: E402
+from kerneltui.targets.port import GroupRole  # noqa: E402
 from kerneltui.targets.processes import descendants, is_alive  # noqa: E402
 
 KERNELS = ROOT / "kernels" / "gemm_allgather"
@@ -78,6 +83,76 @@ def test_a_store_that_is_not_waited_for_is_found(pair: Stand) -> None:
     with pytest.raises(KernelFault) as caught:
         verify(pair, text.replace(line, ""), file="nccl_lsa.cu")
     assert caught.value.kind in (FailureKind.MISMATCH, FailureKind.KERNEL_ERROR)
+    assert "NCCL" not in caught.value.reason  # it got its windows, and was found by its outputs
+
+
+@pytest.mark.parametrize("windows", [1, 0])
+@pytest.mark.parametrize("chunks", [1, 4])
+def test_products_gathered_by_nccl_are_right(pair: Stand, windows: int, chunks: int) -> None:
+    name = f"host_nccl_chunks(WINDOWS={windows}, CHUNKS={chunks})"
+    kernel = baseline_kernel(pair.workload.kernels, name)
+    assert kernel is not None
+    assert kernel.runtime["CHUNKS"] == chunks
+    places = ((127, 61, 89), (1, 300, 64), (776, 328, 200), (4096, 4096, 4096))
+    tally = verify(pair, kernel.source, *places, file="host_nccl_chunks.cu")
+    assert tally.shapes == 4
+
+
+def test_every_nccl_baseline_of_the_workload_can_be_timed(pair: Stand) -> None:
+    shape = pair.workload.shapes_for("tune")[0]
+    names = [n for n in pair.workload.targets["cuda"].baselines if n.startswith("host_nccl")]
+    assert len(names) == 3
+    for name in names:
+        lane = open_baseline(pair, name, shape.ranks)
+        try:
+            lane.setup(shape, 3)
+            assert pair.timer.burst(lane, 4, check=True).value_ns > 0
+            lane.teardown()
+        finally:
+            pair.release(lane)
+
+
+def test_offered_memory_goes_when_its_rank_has_torn_down(pair: Stand) -> None:
+    """A rank that owns the buffers gives them back at teardown, not only with its process."""
+    target = pair.target
+    assert isinstance(target, CudaTarget)
+    kernel = parse_kernel((KERNELS / "nccl_lsa.cu").read_text(encoding="utf-8"), "nccl_lsa.cu")
+    small, large = pair.workload.shapes_for("tune")[0], pair.workload.shapes_for("tune")[1]
+    lane = pair.open_kernel(
+        GroupRole.CANDIDATE, pair.build(kernel), kernel.runtime, 2, Stage.VERIFY
+    )
+    try:
+        lane.setup(small, 2)  # connections and windows of NCCL stand
+        lane.teardown()
+        idle = [target.gpus.use(index).used_bytes for index in range(2)]
+        lane.setup(large, 2)
+        assert all(
+            target.gpus.use(index).used_bytes > before + (256 << 20)
+            for index, before in enumerate(idle)
+        )
+        lane.teardown()
+        assert all(
+            target.gpus.use(index).used_bytes < before + (64 << 20)
+            for index, before in enumerate(idle)
+        )
+    finally:
+        pair.release(lane)
+
+
+def test_memory_on_another_gpu_than_the_ranks_is_refused(pair: Stand) -> None:
+    """The judge looks where offered memory lies; here the two ranks' files are exchanged."""
+    kernel = parse_kernel((KERNELS / "nccl_lsa.cu").read_text(encoding="utf-8"), "nccl_lsa.cu")
+    lane = pair.open_kernel(
+        GroupRole.CANDIDATE, pair.build(kernel), kernel.runtime, 2, Stage.VERIFY
+    )
+    offer = lane.group.offer
+    lane.group.offer = lambda layout: offer(layout)[::-1]  # type: ignore[method-assign]
+    try:
+        with pytest.raises(RankFailure, match=r"rank 0 offered memory .* it lies on GPU 1, not on"):
+            lane.setup(pair.workload.shapes_for("tune")[0], 2)
+    finally:
+        pair.release(lane)
+    assert driver.device_count() >= 2
 
 
 def test_gin_is_refused_in_one_line_where_there_is_none(pair: Stand) -> None:

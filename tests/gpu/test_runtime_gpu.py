@@ -264,6 +264,11 @@ def test_rates_are_measured(bench: Bench) -> None:
     found = bench.target.measure_ceilings(2)
     assert found.peak_flops > found.flops > 1e12
     assert found.memory_bytes > found.link_bytes > 1e10
+    assert found.link_bytes == max(found.links.values())
+    assert {"copy engine", "stores of 8 CTAs", "stores of 132 CTAs"} <= found.links.keys()
+    assert ("bulk stores of 32 CTAs" in found.links) is (int(bench.target.arch.strip("sm_a")) >= 90)
+    assert min(found.links.values()) > 1e9
+    assert 100 < found.latency_ns < 50_000  # a flag that goes by way of the host takes longer
 
 
 def test_more_ranks_than_gpus_are_refused(bench: Bench) -> None:

@@ -34,6 +34,14 @@ def test_values_in_brackets_stand_in_the_text_that_is_built() -> None:
     assert "#define BACKEND copy_engine" in found.source
 
 
+def test_nccl_gathers_in_windows_or_in_chunks() -> None:
+    found = baseline_kernel(KERNELS, "host_nccl_chunks(WINDOWS=1, CHUNKS=1)")
+    assert found is not None
+    assert found.configuration == {"WINDOWS": 1, "CHUNKS": 1}
+    assert found.runtime == {"CHUNKS": 1}
+    assert "#define WINDOWS 1" in found.source
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -27,7 +27,7 @@ tensors = st.builds(
     symmetric=st.booleans(),
 )
 plans = st.builds(
-    lambda tensors, ranks, sets, words, window, shift: GroupLayout.plan(
+    lambda tensors, ranks, sets, words, window, shift, offered: GroupLayout.plan(
         tensors,
         {"M": 3},
         ranks=ranks,
@@ -35,6 +35,7 @@ plans = st.builds(
         signal_words=words,
         window_bytes=window,
         address_shift=256 * shift,
+        offered=offered,
     ),
     tensors=st.lists(tensors, max_size=4, unique_by=lambda t: t.name),
     ranks=st.integers(1, 4),
@@ -42,6 +43,7 @@ plans = st.builds(
     words=st.integers(0, 2000),
     window=st.integers(0, 9000),
     shift=st.integers(0, 3),
+    offered=st.booleans(),
 )
 
 

@@ -18,9 +18,9 @@ from kerneltui.targets.cuda.device import Gpus
 
 __all__ = ["best_of", "read_ceilings", "stored_ceilings", "write_ceilings"]
 
-_FORMAT = 1
+_FORMAT = 2
 _PEAK_MARGIN = 1.15  # a clock may be higher for a moment than while the rate was measured
-_LATENCY_NS = 2_000.0
+_LATENCY_NS = 2_000.0  # where there is no peer to measure it with
 
 
 class _Place(Protocol):
@@ -58,14 +58,16 @@ def best_of(ranks: int, rates: Sequence[Mapping[str, Any]]) -> Ceilings:
     """The ceilings of one rank from what each of them measured while all were busy."""
     best = {
         name: max(float(r[name]) for r in rates)
-        for name in ("flops", "sustained_flops", "memory_bytes", "link_bytes")
+        for name in ("flops", "sustained_flops", "memory_bytes")
     }
+    ways = {name: max(float(r["links"][name]) for r in rates) for name in rates[0]["links"]}
     return Ceilings(
         ranks=ranks,
         flops=best["flops"],
         peak_flops=_PEAK_MARGIN * best["flops"],
         memory_bytes=best["memory_bytes"],
-        link_bytes=best["link_bytes"] or float("inf"),
-        latency_ns=_LATENCY_NS,
+        link_bytes=max(ways.values(), default=float("inf")),
+        latency_ns=float(rates[0]["flag_ns"]) or _LATENCY_NS,
         sustained_flops=best["sustained_flops"],
+        links=ways,
     )

@@ -19,6 +19,7 @@ __all__ = [
     "Mapping",
     "cache_bytes",
     "can_access_peer",
+    "create_mapped",
     "create_shared",
     "cuda_version",
     "device_count",
@@ -36,6 +37,7 @@ _PINNED, _POSIX_DESCRIPTOR, _LOCATION_DEVICE, _READ_WRITE = 1, 1, 1, 3
 _GRANULARITY_MINIMUM = 0
 _CACHE_SIZE = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
 _ATTRIBUTE_MULTIPROCESSORS = 16
+_ATTRIBUTE_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _OUT_OF_MEMORY = 2
 
 
@@ -195,6 +197,42 @@ def create_shared(device: int, nbytes: int) -> int:
         MemoryFailure: If the device has no room.
         DriverError: If the driver refuses for another reason.
     """
+    handle = _create(device, nbytes)
+    try:
+        return export_descriptor(handle.value)
+    finally:
+        _call("cuMemRelease", handle)
+
+
+def create_mapped(device: int, nbytes: int) -> tuple[Mapping, int]:
+    """Makes an allocation and maps it for its device, so that it can go on to others from here.
+
+    What a process has mapped from a descriptor the driver does not export again; what it has made, it does.
+
+    Args:
+        device: Where it lies.
+        nbytes: A multiple of the granularity.
+
+    Returns:
+        The mapping, and a descriptor that holds the allocation.
+
+    Raises:
+        MemoryFailure: If the device has no room.
+        DriverError: If the driver refuses for another reason.
+    """
+    handle = _create(device, nbytes)
+    try:
+        mapping = _map(handle, nbytes, (device,))
+        try:
+            return mapping, export_descriptor(handle.value)
+        except DriverError:
+            mapping.close()
+            raise
+    finally:
+        _call("cuMemRelease", handle)  # the mapping keeps the memory
+
+
+def _create(device: int, nbytes: int) -> ctypes.c_ulonglong:
     handle = ctypes.c_ulonglong()
     properties = _properties(device)
     try:
@@ -212,10 +250,7 @@ def create_shared(device: int, nbytes: int) -> int:
                 "use a smaller shape or fewer buffer sets"
             ) from error
         raise
-    try:
-        return export_descriptor(handle.value)
-    finally:
-        _call("cuMemRelease", handle)
+    return handle
 
 
 def export_descriptor(handle: int) -> int:
@@ -231,19 +266,21 @@ def export_descriptor(handle: int) -> int:
     return descriptor.value
 
 
-def map_shared(descriptor: int, nbytes: int, devices: tuple[int, ...]) -> Mapping:
+def map_shared(
+    descriptor: int, nbytes: int, devices: tuple[int, ...], *, home: int | None = None
+) -> Mapping:
     """Maps what a descriptor holds, for reading and writing by some devices.
 
     Args:
         descriptor: Of an allocation of this or another process; it stays open.
         nbytes: Its whole size.
         devices: Whose kernels and copies may use it.
+        home: On which device it must lie, if it comes from somebody who is not to be believed.
 
     Raises:
-        DriverError: If the driver refuses.
+        DriverError: If the driver refuses, or the memory lies elsewhere.
     """
-    handle, address = ctypes.c_ulonglong(), ctypes.c_ulonglong()
-    size = ctypes.c_size_t(nbytes)
+    handle = ctypes.c_ulonglong()
     _call(
         "cuMemImportFromShareableHandle",
         ctypes.byref(handle),
@@ -251,22 +288,50 @@ def map_shared(descriptor: int, nbytes: int, devices: tuple[int, ...]) -> Mappin
         _POSIX_DESCRIPTOR,
     )
     try:
-        _call(
-            "cuMemAddressReserve",
-            ctypes.byref(address),
-            size,
-            ctypes.c_size_t(0),
-            ctypes.c_ulonglong(0),
-            ctypes.c_ulonglong(0),
-        )
+        mapping = _map(handle, nbytes, devices)
         try:
-            zero = ctypes.c_ulonglong(0)
-            _call("cuMemMap", address, size, ctypes.c_size_t(0), handle, zero)
+            if home is not None:
+                _look_at_home(handle, mapping.address, home)
         except DriverError:
-            _call("cuMemAddressFree", address, size)
+            mapping.close()
             raise
+        return mapping
     finally:
         _call("cuMemRelease", handle)  # the mapping keeps the memory
+
+
+def _look_at_home(handle: ctypes.c_ulonglong, address: int, home: int) -> None:
+    """Refuses memory that lies elsewhere: by its properties, or by its address if they are not told."""
+    found, device = _AllocationProperties(), ctypes.c_int(-1)
+    try:
+        _call("cuMemGetAllocationPropertiesFromHandle", ctypes.byref(found), handle)
+        where = found.location
+        place = where.id if where.type == _LOCATION_DEVICE else -1
+    except DriverError as error:
+        try:
+            _call(
+                "cuPointerGetAttribute",
+                ctypes.byref(device),
+                _ATTRIBUTE_DEVICE_ORDINAL,
+                ctypes.c_ulonglong(address),
+            )
+        except DriverError as second:
+            raise DriverError(f"where it lies is not known: {error}; {second}") from second
+        place = device.value
+    if place != home:
+        name = f"GPU {place}" if place >= 0 else "no GPU"
+        raise DriverError(f"it lies on {name}, not on GPU {home}")
+
+
+def _map(handle: ctypes.c_ulonglong, nbytes: int, devices: tuple[int, ...]) -> Mapping:
+    address, size = ctypes.c_ulonglong(), ctypes.c_size_t(nbytes)
+    zero = ctypes.c_ulonglong(0)
+    _call("cuMemAddressReserve", ctypes.byref(address), size, ctypes.c_size_t(0), zero, zero)
+    try:
+        _call("cuMemMap", address, size, ctypes.c_size_t(0), handle, zero)
+    except DriverError:
+        _call("cuMemAddressFree", address, size)
+        raise
     mapping = Mapping(address.value, nbytes)
     access = (_Access * len(devices))(
         *(_Access(_Location(_LOCATION_DEVICE, device), _READ_WRITE) for device in devices)

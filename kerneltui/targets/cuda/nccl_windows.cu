@@ -14,8 +14,11 @@
 
 namespace {
 
+/* NCCL keeps the text of its last warning, which says more than the code. */
 int failed(const char *what, ncclResult_t code, char *text, uint64_t room) {
-    std::snprintf(text, room, "%s: %s", what, ncclGetErrorString(code));
+    const char *more = ncclGetLastError(nullptr);
+    std::snprintf(text, room, "%s: %s%s%s", what, ncclGetErrorString(code), more && *more ? ": " : "",
+                  more ? more : "");
     return 1;
 }
 
@@ -30,6 +33,7 @@ int ht_nccl_register(void *communicator, void *place, uint64_t bytes, void **win
     ncclWindow_t made = nullptr;
     const ncclResult_t code = ncclCommWindowRegister(static_cast<ncclComm_t>(communicator), place, bytes, &made,
                                                      NCCL_WIN_COLL_SYMMETRIC);
+    (void)cudaGetLastError(); /* the first window makes a device communicator, too; see below */
     if (code != ncclSuccess) return failed("ncclCommWindowRegister", code, text, room);
     if (!made) {
         std::snprintf(text, room, "NCCL makes no windows on this machine");

@@ -43,7 +43,8 @@ __all__ = ["CudaTarget", "harness_source"]
 
 WORKER_ENTRY = "kerneltui.evaluation.worker_cuda:main"
 VENDORS_ENTRY = "kerneltui.evaluation.worker_cuda_vendors:main"
-_HARNESS = tuple(Path(__file__).parent / f"{n}.cu" for n in ("harness", "products", "serving"))
+_PARTS = ("harness", "products", "serving", "rates")
+_HARNESS = tuple(Path(__file__).parent / f"{part}.cu" for part in _PARTS)
 _TICKS_SLACK_NS = 200_000  # the host sees the end of all streams some 100 microseconds later
 _CLOCK_SLACK_NS = 5_000  # a flag takes 1 to 2 microseconds from one GPU to another
 _WINDOWS = Path(__file__).parent / "nccl_windows.cu"
@@ -119,7 +120,13 @@ class CudaTarget:
         )
         self._processes = RankProcesses(
             VENDORS_ENTRY if vendors else WORKER_ENTRY,
-            {**(environment or {}), **_ENVIRONMENT, **device_environment(), **policy.environment},
+            {
+                **(environment or {}),
+                **_toolkit_environment(),
+                **_ENVIRONMENT,
+                **device_environment(),
+                **policy.environment,
+            },
             self._traits,
         )
         self.policy = policy
@@ -298,6 +305,14 @@ def _rank_bytes(layout: GroupLayout, rank: int) -> int:
         return 0
     item = layout.ranks[rank]
     return item.private_bytes + item.symmetric_bytes + layout.signal_bytes
+
+
+def _toolkit_environment() -> dict[str, str]:
+    """Where the toolkit is: CuPy would start a program to find its headers, which a rank refuses."""
+    try:
+        return {"CUDA_PATH": str(find_toolkit().root)}
+    except TargetError:
+        return {}
 
 
 def _nccl_header() -> dict[str, Any] | None:
