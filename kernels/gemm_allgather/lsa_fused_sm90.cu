@@ -19,9 +19,9 @@
  * first meet (`gate` words), because a peer's C may still be read.
  *
  * Tiles that would leave most SMs idle in the last round are shared out along K, each over equally many
- * clusters: so those that are at the same step find each other's A and B in the L2 cache. A cluster leaves its
- * sums in scratch; then each of a tile's clusters adds all parts of some of its boxes, always in the same order,
- * and stores them. That needs all clusters on the GPU at once, so no more are launched than fit.
+ * clusters: so those that are at the same step find each other's A and B in the L2 cache. A cluster leaves
+ * its sums in scratch; then each of a tile's clusters adds all parts of some of its boxes, always in the same
+ * order, and stores them. That needs all clusters on the GPU at once, so no more are launched than fit.
  *
  * With BACKEND copy_engine the kernel stores only to its own C and counts finished tiles per block of C;
  * copies to the peers stand ready on a side stream behind waits for those counts.
@@ -83,7 +83,7 @@
 // Clusters that share a tile, at most.
 // kerneltui: runtime MOST_PARTS in 2 4 8 16 default 4
 // Whether tiles of 256 columns have a ring of 4 stages and room for 2 boxes, whatever STAGES and C_BOXES say,
-// if none are shared.
+// if all are whole.
 // kerneltui: runtime DEEP in 0 1 default 1
 // Whether the kernel may be placed on the SMs while its predecessor on the stream ends, if that allows it
 // (programmatic dependent launch). It touches no memory before the predecessor has ended.
@@ -118,9 +118,10 @@ constexpr int source_words = 512; /* words of a source rank in the signal area; 
 constexpr int gate_word = source_words - 1;
 constexpr int max_ctas = (source_words - 2) / groups;
 
-/* What the size of a tile decides. */
-template <int columns, int depth, int buffered>
+/* What the size of a tile decides. `all`: also halves and parts of tiles, else whole ones only. */
+template <int columns, int depth, int buffered, bool all = true>
 struct Config {
+    static constexpr bool whole_only = !all;
     static constexpr int tile_n = columns;
     static constexpr int stages = depth;
     static constexpr int c_boxes = buffered; /* of a warpgroup */
@@ -149,8 +150,8 @@ struct Config {
 };
 
 using Main = Config<TILE_N, STAGES, C_BOXES>;
-using Deep = Config<256, 4, 2>;   /* half of C waits in registers */
-using Narrow = Config<128, 6, 2>; /* for products of few tiles */
+using Deep = Config<256, 4, 2, false>; /* half of C waits in registers */
+using Narrow = Config<128, 6, 2>;      /* for products of few tiles */
 
 struct Counts {
     int of[max_ranks];
@@ -411,7 +412,7 @@ __device__ __forceinline__ Item tile_at(const Params &p, int index) {
 
 template <class T>
 __device__ __forceinline__ Item item_at(const Params &p, int item) {
-    if (item < p.whole) return tile_at<T>(p, item);
+    if (T::whole_only || item < p.whole) return tile_at<T>(p, item);
     Item half = tile_at<T>(p, p.whole + (item - p.whole) / 2);
     half.column += (item - p.whole) % 2 * (T::tile_n / 2);
     half.half = true;
@@ -429,8 +430,9 @@ struct Part {
     }
 };
 
+template <class T>
 __device__ __forceinline__ Part part_of(const Params &p, int who, int k_tiles) {
-    if (who >= p.shared * p.parts) return Part{};
+    if (T::whole_only || who >= p.shared * p.parts) return Part{};
     const int index = who % p.parts;
     const int first_k = int(int64_t(k_tiles) * index / p.parts);
     return Part{who / p.parts, first_k, int(int64_t(k_tiles) * (index + 1) / p.parts) - first_k, index};
@@ -490,7 +492,7 @@ __device__ __forceinline__ void load_tiles(const Params &p, const typename T::Sh
     Ring stage{0, 1}; /* the ring begins empty */
     for (int index = first; index < p.items; index += step)
         load_tile<T>(p, s, stage, item_at<T>(p, index), 0, k_tiles, rank);
-    const Part part = part_of(p, first, k_tiles);
+    const Part part = part_of<T>(p, first, k_tiles);
     if (part.count)
         load_tile<T>(p, s, stage, tile_at<T>(p, p.whole + part.tile), part.first_k, part.count, rank);
 }
@@ -551,7 +553,7 @@ template <class T>
 __device__ __forceinline__ void store_tiles(const Params &p, const typename T::Shared &s, int first,
                                             int step, int k_tiles, int group, int rank) {
     Storer<T> storer{p, s, group, rank, Ring{0, 0}, 0};
-    const Part part = part_of(p, first, k_tiles);
+    const Part part = part_of<T>(p, first, k_tiles);
     long long due = 0;
     for (int index = first; index < p.items; index += step) {
         const Item item = item_at<T>(p, index);
@@ -761,9 +763,9 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, const typename T
     Consumer<T> consumer{s, group, Ring{0, 0}, Ring{0, 1}, {}, false}; /* the boxes begin empty */
     int index = first;
     for (; index < p.whole; index += step) consumer.template multiply_tile<T::tile_n>(k_tiles);
-    if constexpr (T::tile_n == 256)
+    if constexpr (T::tile_n == 256 && !T::whole_only)
         for (; index < p.items; index += step) consumer.template multiply_tile<T::tile_n / 2>(k_tiles);
-    const Part part = part_of(p, first, k_tiles);
+    const Part part = part_of<T>(p, first, k_tiles);
     if (part.count) {
         float d[T::tile_n / 2];
         consumer.template multiply<T::tile_n>(d, part.count);
@@ -1183,7 +1185,9 @@ int prepare(State &s) {
         s.flags.of[r] = plan_of(s, rows).clusters * cluster * groups;
     }
     s.ctas = s.flags.of[ctx->rank] / groups;
-    const bool deep = kt_value(ctx->tunables, ctx->tunable_count, "DEEP", 1) && !plan_of(s, s.rows).shared;
+    const Plan own = plan_of(s, s.rows);
+    const bool whole_only = own.whole == own.items && own.shared == 0;
+    const bool deep = whole_only && kt_value(ctx->tunables, ctx->tunable_count, "DEEP", 1);
     s.kernel = narrow ? kernel_of<Narrow>()
                : deep && Main::tile_n == Deep::tile_n ? kernel_of<Deep>()
                                                       : kernel_of<Main>();

@@ -198,7 +198,9 @@ def test_the_rule_chooses_what_can_be_launched(tmp_path: Path):
     by_shape = dict(zip(grid, found, strict=False))
     assert by_shape[8192, 8192, 8192][0] == 1
     assert by_shape[64, 64, 16384][1] * by_shape[64, 64, 16384][2] >= 8
-    assert by_shape[12288, 512, 16384][-2:] == [30, 2], "tiles of the last round are shared in halves"
+    assert by_shape[12288, 512, 16384][-2:] == [30, 2], (
+        "tiles of the last round are shared in halves"
+    )
 
 
 def test_wrong_answers_are_refused_and_right_ones_pass():
