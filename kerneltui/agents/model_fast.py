@@ -145,6 +145,7 @@ class ModelFastPath:
             purpose=f"{_stage(view)} from {about.id}",
             parent=kernel,
             free=True,
+            marked=parse_kernel(view.source(base.id), view.kernel_file),
             dimensions=view.shapes[0],
             known={
                 parse_kernel(view.source(c), view.kernel_file).token_hash(): c

@@ -69,9 +69,10 @@ def stated(source: str) -> dict[str, Any]:
 
 
 def marked(source: str, mark: str) -> str:
-    """The same kernel as another program: one more token in its frozen part."""
-    include = "#include <kerneltui/kernel.h>"
-    return source.replace(include, f"{include}\nstatic const int {mark} = 1;")
+    """The same kernel as another program: one more region with a token of its own."""
+    include = "#include <kerneltui/kernel.h>\n"
+    region = f"// kerneltui: evolve begin {mark}\nstatic const int {mark} = 1;\n// kerneltui: evolve end\n"
+    return source.replace(include, include + region)
 
 
 DESCRIBED = {
