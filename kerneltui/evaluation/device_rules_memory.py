@@ -53,13 +53,6 @@ def _l26(code: DeviceCode, _: LintContext) -> Iterator[Finding]:
             yield warn("L26", line, text)
 
 
-def _l27(code: DeviceCode, context: LintContext) -> Iterator[Finding]:
-    backend = getattr(context.directive, "backend", None)
-    used = r"\bpeers\b|\bncclGet(?:Lsa|Peer)Pointer\b|\blsaPtr\b|\bsignals\b"
-    if backend is not None and str(backend) == "lsa" and not has(code, used):
-        yield warn("L27", 1, "the directive says lsa, but no pointer of a peer is used")
-
-
 def _l28(code: DeviceCode, _: LintContext) -> Iterator[Finding]:
     for kernel in code.kernels:
         effects = code.effects(kernel)
@@ -128,5 +121,5 @@ def _l30(code: DeviceCode, _: LintContext) -> Iterator[Finding]:
                 yield error("L30", literal.line, text)
 
 
-MEMORY_RULES: tuple[Rule, ...] = (_l25, _l26, _l27, _l28, _l29, _l30)
-"""L25 to L30."""
+MEMORY_RULES: tuple[Rule, ...] = (_l25, _l26, _l28, _l29, _l30)
+"""L25, L26 and L28 to L30; L27 is about the directive, see `directive_lint`."""

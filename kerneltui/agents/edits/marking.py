@@ -1,4 +1,4 @@
-"""Proofs about evolve marks that a new whole file brings: they are accepted only if nothing hides behind them.
+"""Proofs about the evolve marks of a new whole file: they are accepted only if nothing hides behind them.
 
 Four things are held against a file, none of which rests on what its author says:
 
