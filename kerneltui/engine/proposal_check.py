@@ -9,14 +9,18 @@ from kerneltui.agents.edits.marking import check_marks, prove_marked
 from kerneltui.agents.edits.verifying import check_closed, frozen_kept, pieces_of
 from kerneltui.agents.port import Proposal
 from kerneltui.engine.recorder import Recorder
+from kerneltui.evaluation.device_lint import LintContext, lint_device_code
+from kerneltui.evaluation.directive_lint import lint_directive
 from kerneltui.model.candidate import Failure, Origin, Phase
 from kerneltui.model.directive import Backend
 from kerneltui.model.errors import DefinitionError
-from kerneltui.model.kernel import Kernel, parse_kernel
+from kerneltui.model.kernel import Kernel, Language, parse_kernel
 from kerneltui.model.measurement import FailureKind, Stage
+from kerneltui.targets.cuda.finding import Finding, one_line
 
 __all__ = ["ProposalCheck"]
 
+_MOST_FINDINGS = 12
 # A transform may replace the whole file; so may a human.
 _FREE = (Origin.TRANSFORM, Origin.EDIT, Origin.HUNKS)
 
@@ -48,6 +52,24 @@ class ProposalCheck:
         if same:
             return Failure(Stage.PATCH, FailureKind.DUPLICATE, f"the same program as {same}")
         return None
+
+    def findings(self, proposal: Proposal) -> tuple[str, ...]:
+        """Returns what the lint says of a proposal: its directive against its code, and device code."""
+        state = self.recorder.state
+        try:
+            kernel = parse_kernel(proposal.source, self.kernel_file)
+        except DefinitionError:
+            return ()  # it is refused for that
+        if kernel.language is Language.PYTHON:
+            return ()
+        found: list[Finding] = []
+        if proposal.directive is not None and state.shapes:
+            dimensions = state.shapes[0].dimensions
+            found += lint_directive(kernel, proposal.directive, dimensions, state.ranks)
+        if state.target == "cuda":
+            found += lint_device_code(proposal.source, LintContext(gin=True))
+        found.sort(key=lambda finding: finding.line)
+        return tuple(one_line(finding, self.kernel_file) for finding in found[:_MOST_FINDINGS])
 
     def _hold(self, proposal: Proposal, kernel: Kernel) -> None:
         """Holds text and marks against the parent, whoever made them and however.

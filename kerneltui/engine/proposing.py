@@ -69,7 +69,7 @@ class Proposing:
         """
         steers = self._steers(proposal)
         problem = self._check.problem(proposal)
-        candidate = self.recorder.propose(proposal, steers)
+        candidate = self.recorder.propose(proposal, steers, self._check.findings(proposal))
         for number in steers:
             self._deliver(number, proposal, candidate)
         if problem is not None:

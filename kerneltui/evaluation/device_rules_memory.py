@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from kerneltui.evaluation.device_code import DeviceCode, EffectKind
-from kerneltui.evaluation.device_rule import LintContext, Rule, error, has, lines, warn
+from kerneltui.evaluation.device_rule import LintContext, Rule, error, lines, warn
 from kerneltui.targets.cuda.finding import Finding
 
 __all__ = ["MEMORY_RULES"]

@@ -111,7 +111,7 @@ def _l10(code: DeviceCode, _: LintContext) -> Iterator[Finding]:
             elif order and order[1] == "relaxed":
                 before = any(at < match.start() for at in own)
                 if before and any(at > match.start() for at in pulled):
-                    text = "sync(relaxed) between own stores and loads from a peer orders nothing: take acq_rel"
+                    text = "sync(relaxed) between stores and a peer's loads orders nothing: take acq_rel"
                     yield error("L10", line, text)
 
 

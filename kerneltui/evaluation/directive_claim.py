@@ -104,7 +104,7 @@ class Claim:
     def may_be_whole(self) -> bool:
         """Whether the stated chunk may be all that a rank has: 0, or a product of dimensions by ranks."""
         chunk = self.directive.chunk_bytes
-        sizes = [value for name, value in self.dimensions.items() if name != "RANKS"]
+        sizes = [value for name, value in self.dimensions.items() if name not in ("RANKS", "BYTES")]
         wholes = {
             prod(some) * item // divisor
             for count in range(1, len(sizes) + 1)

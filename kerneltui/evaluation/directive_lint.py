@@ -19,7 +19,10 @@ from kerneltui.targets.cuda.finding import Finding, Level
 
 __all__ = ["DIRECTIVE_RULES", "DirectiveRule", "lint_directive"]
 
-_PEERS = r"\bpeers\b|\bsignals\b|\bnccl(?:GetLsaPointer|GetPeerPointer)\b|\b(?:lsaPtr|peerPtr)\b|(?:->|\.)window\b"
+_PEERS = (
+    r"\bpeers\b|\bsignals\b|\bnccl(?:GetLsaPointer|GetPeerPointer)\b|\b(?:lsaPtr|peerPtr)\b"
+    r"|(?:->|\.)window\b"
+)
 _STORES = r"\bpeers\s*\[|\bnccl(?:GetLsaPointer|GetPeerPointer)\s*\("
 _COLLECTIVE = (
     r"\bhost\s*->\s*(?:all_gather|barrier)\s*\("
@@ -142,9 +145,9 @@ def _relaxed(claim: Claim) -> Places:
     if claim.ranks < 2 or claim.has(_FENCES):
         return
     for call in claim.code.source.calls("__atomic_store_n|__atomic_load_n"):
-        if call.arguments and call.arguments[-1].strip() == "__ATOMIC_RELAXED":
-            if _FLAG.search(call.arguments[0]):
-                yield call.line, call.name
+        relaxed = call.arguments[-1:] == ("__ATOMIC_RELAXED",)
+        if relaxed and _FLAG.search(call.arguments[0]):
+            yield call.line, call.name
     pattern = r"\b(\w+)\s*(?:\[[^\]]*\])?\s*(?:\.|->)\s*(store|load)\s*\([^;()]*memory_order(?:_|::)relaxed"
     for line, match in claim.lines(pattern):
         if _FLAG.search(match[1]):

@@ -151,6 +151,7 @@ class CandidateProposed:
     configuration: Mapping[str, str]
     steers: tuple[int, ...] = ()
     calls: tuple[int, ...] = field(default=(), metadata=LATER)
+    findings: tuple[str, ...] = field(default=(), metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

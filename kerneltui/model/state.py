@@ -340,6 +340,7 @@ class State:
             seed_file=event.seed_file,
             configuration=event.configuration,
             calls=event.calls,
+            findings=event.findings,
         )
 
     def _decide(self, event: Decided) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fakes import NOW
 from hypothesis import given
@@ -263,6 +265,17 @@ def test_tables_fit(width: int, id_: str) -> None:
 def test_the_table_names_what_changed_against_the_parent() -> None:
     text = "\n".join(plain(line) for line in directive_lines(STATE, STATE.candidates["c0028"], 80))
     assert "CHUNK_ROWS   96   was 48" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_findings_stand_beside_the_directive(width: int) -> None:
+    finding = "kernel.cpp:12: warn: D11: flags are reset: memset is called on signal words; " * 2
+    candidate = replace(STATE.candidates["c0028"], findings=(finding.strip(),))
+    lines = directive_lines(STATE, candidate, width)
+    text = [plain(line) for line in lines]
+    assert " Lint: the directive and the code" in text
+    assert text[text.index(" Lint: the directive and the code") + 1].startswith("   kernel.cpp:12: warn")
+    assert all(line_width(line) <= width for line in lines)
 
 
 def test_steers_go_queued_delivered_answered() -> None:

@@ -451,3 +451,31 @@ def test_what_the_human_writes_meanwhile_is_not_overwritten(folder: Path) -> Non
     assert state.notes == "mine\n"
     told = [m.text for m in state.messages if "lab notes not taken" in m.text]
     assert told == ["lab notes not taken: the human has changed them meanwhile"]
+
+
+def test_what_the_lint_finds_is_kept_and_told_in_the_next_question(folder: Path) -> None:
+    line = next(line for line in WINDOW.splitlines() if line.startswith("/* Tells all peers that"))
+    clear = "inline void clear(const State &s) { std::memset(s.ctx->signals[0], 0, 8); }"
+    wrong = {**STAGE_B, "rewrite": WINDOW.replace(line, f"{clear}\n{line}")}
+    model = ScriptedModel([DESCRIBED, STAGE_A, wrong, {"diagnosis": "a flag is lost"}, STAGE_B])
+    state = run(folder, model, FakeEvaluator(fail=failing("clear", 1)))
+    (finding,) = state.candidates["c0002"].findings
+    number = wrong["rewrite"].splitlines().index(clear) + 1
+    assert finding.startswith(f"kernel.cpp:{number}: warn: D11: flags are reset: memset is called")
+    judged, repaired = model.asked[3:5]
+    assert finding in judged.turns[0].text and finding in repaired.turns[0].text
+    assert state.candidates["c0003"].findings == ()
+    proposed = [e for e in events_of(folder) if getattr(e, "findings", ())]
+    assert [event.id for event in proposed] == ["c0002"]
+
+
+def test_marks_that_are_not_proven_come_to_nothing_with_the_lines(folder: Path) -> None:
+    hidden = {**STAGE_A, "rewrite": SEED.replace("struct State {", "struct State { int more;")}
+    model = ScriptedModel([DESCRIBED, hidden])
+    run(folder, model)
+    failed = next(event for event in events_of(folder) if isinstance(event, ProposalFailed))
+    assert "outside of every evolve region" in failed.reason
+    assert "now: struct State { int more;" in failed.detail
+    assert [call.purpose for call in model.asked[1:5]] == [
+        "stage A from c0000", *(f"stage A from c0000, repair {n}" for n in (1, 2, 3))
+    ]  # fmt: skip

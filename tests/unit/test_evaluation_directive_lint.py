@@ -135,7 +135,7 @@ CASES: dict[str, tuple[str, str, Directive]] = {
     ),
     "D13": (
         "__global__ void k(Comm dc) {\nncclLsaBarrierSession<ncclCoopCta> bar(ncclCoopCta(), dc);\n"
-        "p = ncclGetLsaPointer(w, 0, q);\nfor (int i = 0; i < n; ++i) {\nbar.sync(ncclCoopCta(), order);\n}\n}\n",
+        "p = ncclGetLsaPointer(w, 0, q);\nfor (int i = 0; i < n; ++i) {\nbar.sync(c, order);\n}\n}\n",
         "__global__ void k(Comm dc) {\nncclLsaBarrierSession<ncclCoopCta> bar(ncclCoopCta(), dc);\n"
         "for (int i = 0; i < n; ++i) {\nx();\n}\nbar.sync(ncclCoopCta(), order);\n}\n",
         LSA,
