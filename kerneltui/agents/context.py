@@ -19,6 +19,7 @@ from kerneltui.agents.evidence import (
     siblings_text,
     steering_text,
 )
+from kerneltui.agents.hand_over import handed_over_text
 from kerneltui.agents.model_port import Block
 from kerneltui.agents.port import SearchView
 from kerneltui.agents.prompt_files import prompt
@@ -113,9 +114,12 @@ def standing(material: Material, view: SearchView, notes: str = "") -> tuple[Blo
             f"## What is possible\n\n{limits_text(view.state)}",
         ]
     )
+    told = handed_over_text(view, notes)
     blocks = [Block(general, cached=True), Block(session, cached=True)]
     if notes.strip():
         blocks.append(Block(f"## Lab notes\n\n{notes}"))
+    if told:
+        blocks.append(Block(f"## Handed over by the fast path\n\n{told}"))
     return tuple(blocks)
 
 

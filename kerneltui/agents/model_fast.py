@@ -13,7 +13,17 @@ from dataclasses import dataclass, field, replace
 from kerneltui.agents.context import Material, body, standing
 from kerneltui.agents.evidence import candidate_evidence, history_text
 from kerneltui.agents.fast_path import landing_point
+from kerneltui.agents.hand_over import (
+    GRAPH,
+    MOST_FRUITLESS,
+    MOST_REPAIRS,
+    failures,
+    gave_up,
+    graph_of,
+    hand_over,
+)
 from kerneltui.agents.model_port import Block, ModelCall, ModelFailure, Role, Turn
+from kerneltui.agents.news import HandOver
 from kerneltui.agents.port import Proposal, SearchView
 from kerneltui.agents.prompt_files import prompt
 from kerneltui.agents.thinking import NothingProposed, Talk, Thinker
@@ -26,9 +36,6 @@ from kerneltui.model.kernel import parse_kernel
 
 __all__ = ["MOST_FRUITLESS", "MOST_REPAIRS", "ModelFastPath"]
 
-MOST_REPAIRS = 20
-MOST_FRUITLESS = 5
-"""Attempts in a row without a proposal, after which an agent rests."""
 _LOG_CHARACTERS = 4000
 
 
@@ -70,6 +77,7 @@ class ModelFastPath:
     log: Callable[[Candidate], str]
     notes: Callable[[], str]
     name: AgentName = AgentName.FAST
+    _handed: HandOver | None = None
     _described: dict[str, str] = field(default_factory=_graph)
 
     @property
@@ -79,14 +87,21 @@ class ModelFastPath:
 
     def gave_up(self, view: SearchView) -> bool:
         """Whether all repairs are used, or nothing comes of the attempts."""
-        fruitless = view.state.fruitless.get(str(self.name), 0)
-        return len(_failures(view)) >= MOST_REPAIRS or fruitless >= MOST_FRUITLESS
+        return gave_up(view)
 
     def think(self, view: SearchView) -> None:
-        """Begins with the next step, if the one before it has a verdict."""
+        """Begins with the next step, if the one before it has a verdict; hands over after the last."""
+        told = hand_over(view)
+        if told is not None and told != self._handed:
+            self._handed = told
+            self.thinker.tell(told)
         if self.busy or landing_point(view) is not None or self.gave_up(view) or _running(view):
             return
         plan = self._plan(view)
+        if not self._described:
+            graph, directive = graph_of(view.state)  # of an earlier engine
+            if graph:
+                self._described.update(graph=graph, directive=directive)
         self.thinker.start(plan.parent, lambda talk: self._propose(talk, plan))
 
     def preview(self, view: SearchView) -> Request:
@@ -110,7 +125,7 @@ class ModelFastPath:
         if self.thinker.busy:
             return f"thinking ({_stage(view)})"
         if self.gave_up(view):
-            return f"gave up after {len(_failures(view))} repairs; the slow path goes on"
+            return f"gave up after {len(failures(view))} repairs; the slow path goes on"
         return "waits for the evaluation of its kernel"
 
     def answer(self, text: str) -> str:
@@ -164,7 +179,7 @@ class ModelFastPath:
             steers=steers,
             failure=candidate_evidence(failed, state) if failed else "",
             log=self.log(failed)[-_LOG_CHARACTERS:] if failed else "",
-            history=history_text(_failures(view)),
+            history=history_text(failures(view)),
         )
 
     def _propose(self, talk: Talk, plan: _Plan) -> Proposal:
@@ -225,7 +240,7 @@ class ModelFastPath:
             except RecordError:
                 directive = json.dumps(found["directive"])
             self._described.update(graph=graph, directive=directive)
-            talk.say(f"communication: {graph}; first directive: {directive}")
+            talk.say(f"{GRAPH}{graph}; first directive: {directive}")
         return self._described["graph"], self._described["directive"]
 
     def _diagnosis(self, talk: Talk, plan: _Plan) -> str:
@@ -256,10 +271,6 @@ def _mine(view: SearchView) -> list[Candidate]:
 def _last(view: SearchView) -> Candidate | None:
     mine = _mine(view)
     return mine[-1] if mine else None
-
-
-def _failures(view: SearchView) -> list[Candidate]:
-    return [c for c in _mine(view) if c.phase is Phase.FAILED]
 
 
 def _passed(view: SearchView) -> Candidate | None:

@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, cast
 
-from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.agent_event import (
+    HandedOver,
+    ModelCallEnded,
+    ModelCallStarted,
+    ProposalFailed,
+)
 from kerneltui.model.candidate import AgentName, Failure, Origin
 from kerneltui.model.directive import Directive
 from kerneltui.model.errors import NewerSchema, RecordError
@@ -294,6 +299,7 @@ Event = (
     | ModelCallStarted
     | ModelCallEnded
     | ProposalFailed
+    | HandedOver
     | NotesWritten
     | ModelChosen
     | SearchEnded
@@ -321,6 +327,7 @@ EVENT_KINDS: dict[str, type[Any]] = {
     "model_call_started": ModelCallStarted,
     "model_call_ended": ModelCallEnded,
     "proposal_failed": ProposalFailed,
+    "handed_over": HandedOver,
     "notes_written": NotesWritten,
     "model_chosen": ModelChosen,
     "search_ended": SearchEnded,
@@ -378,6 +385,7 @@ def event_subject(event: Event) -> str:
             ModelCallStarted()
             | ModelCallEnded()
             | ProposalFailed()
+            | HandedOver()
             | NotesWritten()
             | ModelChosen()
         ):

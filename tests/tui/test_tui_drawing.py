@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from tui_session import SECOND, record
 
+from kerneltui.model.agent_event import ProposalFailed
 from kerneltui.model.patch import apply_hunks
 from kerneltui.model.state import fold
 from kerneltui.model.statistics import Interval, Verdict
@@ -274,7 +275,9 @@ def test_findings_stand_beside_the_directive(width: int) -> None:
     lines = directive_lines(STATE, candidate, width)
     text = [plain(line) for line in lines]
     assert " Lint: the directive and the code" in text
-    assert text[text.index(" Lint: the directive and the code") + 1].startswith("   kernel.cpp:12: warn")
+    assert text[text.index(" Lint: the directive and the code") + 1].startswith(
+        "   kernel.cpp:12: warn"
+    )
     assert all(line_width(line) <= width for line in lines)
 
 
@@ -360,3 +363,21 @@ def test_keyframes_give_the_same_states() -> None:
         assert timeline.state(step).canonical() == fold(events[:step]).canonical()
     assert timeline.state(10**9).position == len(events)
     assert timeline.state(-1).position == 0
+
+
+@given(st.integers(30, 160), st.text(max_size=200))
+def test_what_stands_behind_a_message_is_shown_and_bounded(width: int, more: str) -> None:
+    detail = "was: int a;\n    now: int b;\n" + more + "\nx" * 60
+    state = STATE.copy()
+    failed = ProposalFailed(
+        at=NOW, agent="slow", parent="c0001", reason="no such line", detail=detail
+    )
+    state.apply(failed)
+    lines = agents_lines(state, Live(), state.at, width)
+    text = [plain(line) for line in lines]
+    assert "       │ was: int a;" in text
+    assert "       │     now: int b;" in text
+    assert any("more lines" in line for line in text)
+    start = text.index("       │     now: int b;")
+    assert all(line_width(line) <= max(width, 19) for line in lines[start - 1 :])
+    assert sum(line.startswith("       │ ") for line in text) <= 25

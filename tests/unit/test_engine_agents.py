@@ -30,7 +30,7 @@ from kerneltui.engine.place import Place
 from kerneltui.engine.recorder import Recorder
 from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
-from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.agent_event import HandedOver, ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.candidate import AgentName, Failure, Origin, Phase
 from kerneltui.model.command import WriteNotes
 from kerneltui.model.event import (
@@ -436,7 +436,7 @@ def test_a_model_keeps_the_lab_notes(folder: Path) -> None:
     later = model.asked[model.asked.index(asked[0]) + 1]
     assert "Flags per chunk help" in "\n".join(block.text for block in later.system)
     written = [event for event in events_of(folder) if isinstance(event, NotesWritten)]
-    assert [event.by for event in written] == ["slow"]
+    assert [event.by for event in written] == ["fast", "slow"]
     assert fold(events_of(folder)).canonical() == state.canonical()
 
 
@@ -479,3 +479,81 @@ def test_marks_that_are_not_proven_come_to_nothing_with_the_lines(folder: Path) 
     assert [call.purpose for call in model.asked[1:5]] == [
         "stage A from c0000", *(f"stage A from c0000, repair {n}" for n in (1, 2, 3))
     ]  # fmt: skip
+
+
+def hand_overs(folder: Path) -> list[HandedOver]:
+    return [event for event in events_of(folder) if isinstance(event, HandedOver)]
+
+
+def test_the_fast_path_hands_over_what_it_learned_when_it_lands(folder: Path) -> None:
+    repaired = {**STAGE_A, "rewrite": STAGE_A["rewrite"].replace("stage_a", "stage_a2")}
+    diagnosis = {"diagnosis": "rank 1 reads too early"}
+    model = ScriptedModel([DESCRIBED, STAGE_A, diagnosis, repaired, STAGE_B, tunable("x", "1")])
+    state = run(folder, model, FakeEvaluator(fail=failing("stage_a ", 1)), candidates=4)
+    (told,) = hand_overs(folder)
+    assert (told.agent, told.candidate) == ("fast", "c0003")
+    lines = told.text.splitlines()
+    assert lines[0].startswith(
+        "Landed at c0003 (stage B: stores to the peers), with 1 failed attempt."
+    )
+    assert lines[1] == "Communication: all_gather (C → C, made by gemm, used by caller)."
+    assert lines[2].startswith("Directive in force: lsa thread sequential world ")
+    assert "- c0002, stage A: asks for flags and keeps the collective" in told.text
+    assert (
+        "- c0001, stage A: asks for flags and keeps the collective: in verify (mismatch): "
+        in told.text
+    )
+    assert "- c0001: rank 1 reads too early" in told.text
+    assert state.handover == told
+    assert state.notes is not None and state.notes.startswith("# Notes\n")
+    assert state.notes.endswith(f"\n\n## Handed over by the fast path\n\n{told.text}\n")
+    slow = next(call for call in model.asked if call.role is Role.SLOW)
+    system = "\n".join(block.text for block in slow.system)
+    assert system.count(told.text) == 1
+    assert any(m.text.startswith("hands over: Landed at c0003") for m in state.messages)
+    assert fold(events_of(folder)).canonical() == state.canonical()
+
+
+def test_a_hand_over_is_told_once_and_outlives_the_lab_notes(folder: Path) -> None:
+    run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, tunable("x", "1")]), candidates=3)
+    with Session.open(folder, writable=True) as session:
+        state = load_state(session)
+        recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
+        recorder.record(NotesWritten(at=state.at + 1, text="mine\n"))
+        recorder.record(BudgetSet(at=state.at + 2, candidates=4, time_ns=None))
+    model = ScriptedModel([noting("never asked")])
+    run(folder, model, candidates=4)
+    (told,) = hand_overs(folder)
+    system = "\n".join(block.text for block in model.asked[0].system)
+    assert f"## Handed over by the fast path\n\n{told.text}" in system
+    assert "## Lab notes\n\nmine" in system
+
+
+def test_after_twenty_failures_the_fast_path_hands_over_to_the_slow_path(folder: Path) -> None:
+    made = iter(range(1000))
+
+    def answer(call: ModelCall) -> dict[str, Any]:
+        match call.tools[0].name:
+            case "describe":
+                return DESCRIBED
+            case "diagnose":
+                return {"diagnosis": "it reads too early"}
+        if call.role is Role.SLOW:
+            anchor = next(line for line in SEED.splitlines() if "(ctx->host->all_gather" in line)
+            edit = {"search": anchor, "replace": f"/**/ if (0) {{}} int y{next(made)};\n{anchor}"}
+            return {"reason": "another", "directive": HOST, "edits": [edit]}
+        return {**STAGE_A, "rewrite": marked(SEED, f"stage_{next(made)}")}
+
+    model = ScriptedModel([answer])
+    fails = FakeEvaluator(fail=failing("stage_", 1000))
+    state = run(folder, model, fails, candidates=21)
+    failed = [c for c in state.candidates.values() if c.agent is AgentName.FAST]
+    assert len(failed) == 20 and all(c.phase is Phase.FAILED for c in failed)
+    (told,) = hand_overs(folder)
+    assert told.candidate == ""
+    assert told.text.startswith("No device-initiated kernel passed: 20 attempts failed, 0 gave no")
+    assert told.text.count("in verify (mismatch)") == 20
+    assert told.text.count("it reads too early") == 3
+    assert len(told.text) < 8000
+    slow = next(call for call in model.asked if call.role is Role.SLOW)
+    assert told.text in "\n".join(block.text for block in slow.system)
