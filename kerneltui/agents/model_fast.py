@@ -22,6 +22,7 @@ from kerneltui.agents.hand_over import (
     graph_of,
     hand_over,
 )
+from kerneltui.agents.measured import log_text, record_text
 from kerneltui.agents.model_port import Block, ModelCall, ModelFailure, Role, Turn
 from kerneltui.agents.news import HandOver
 from kerneltui.agents.port import Proposal, SearchView
@@ -35,8 +36,6 @@ from kerneltui.model.errors import RecordError
 from kerneltui.model.kernel import parse_kernel
 
 __all__ = ["MOST_FRUITLESS", "MOST_REPAIRS", "ModelFastPath"]
-
-_LOG_CHARACTERS = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +67,11 @@ class ModelFastPath:
     Attributes:
         material: What does not change in the session.
         thinker: Thinks.
-        log: Returns the log of a failed candidate, or nothing.
         notes: The lab notes now.
     """
 
     material: Material
     thinker: Thinker
-    log: Callable[[Candidate], str]
     notes: Callable[[], str]
     name: AgentName = AgentName.FAST
     _handed: HandOver | None = None
@@ -177,8 +174,8 @@ class ModelFastPath:
             seed_file=state.candidates[state.base].seed_file,
             generation=about.generation + 1,
             steers=steers,
-            failure=candidate_evidence(failed, state) if failed else "",
-            log=self.log(failed)[-_LOG_CHARACTERS:] if failed else "",
+            failure=_told(failed, view) if failed else "",
+            log=log_text(failed, view) if failed else "",
             history=history_text(failures(view)),
         )
 
@@ -262,6 +259,12 @@ class ModelFastPath:
             return f"No diagnosis: {failure.reason}"
         talk.say(f"{plan.parent}: {text}")
         return f"Diagnosis: {text}"
+
+
+def _told(failed: Candidate, view: SearchView) -> str:
+    """What is known of a kernel that failed."""
+    parts = (candidate_evidence(failed, view.state), record_text(failed, view))
+    return "\n\n".join(part for part in parts if part)
 
 
 def _mine(view: SearchView) -> list[Candidate]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from kerneltui.agents.port import Agent, Proposal, SearchView
 from kerneltui.engine.agent_desk import AgentDesk
+from kerneltui.engine.notes import failure_log, read_note
 from kerneltui.engine.proposal_check import ProposalCheck
 from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.model.candidate import AgentName
@@ -150,7 +152,14 @@ class Proposing:
 
     def _view(self) -> SearchView:
         shapes = [shape.dimensions for shape in self.recorder.state.shapes]
-        return SearchView(self.recorder.state, self.recorder.source, shapes, self.kernel_file)
+        return SearchView(
+            self.recorder.state,
+            self.recorder.source,
+            shapes,
+            self.kernel_file,
+            record=partial(read_note, self.recorder),
+            log=partial(failure_log, self.recorder),
+        )
 
     def _tell_status(self, agent: str, text: str) -> None:
         if self._said.get(agent) != text:
