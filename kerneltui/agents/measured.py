@@ -12,6 +12,7 @@ from typing import Any, cast
 from kerneltui.agents.bounded import first_lines, last_lines
 from kerneltui.agents.port import SearchView
 from kerneltui.model.candidate import Candidate, Phase
+from kerneltui.model.measurement import Stage
 
 __all__ = ["failed_children_text", "log_text", "record_text"]
 
@@ -121,7 +122,10 @@ def _counters(record: Mapping[str, Any], before: Mapping[str, Any], parent: str)
 def _stages(record: Mapping[str, Any]) -> str:
     """Where the time of its evaluation went: a stage that is long is a stage to look at."""
     found: list[str] = []
-    for stage, part in _part(record, "spent").items():
+    spent = _part(record, "spent")
+    order = [str(stage) for stage in Stage]
+    for stage in sorted(spent, key=lambda name: order.index(name) if name in order else -1):
+        part = spent[stage]
         wall = cast("Mapping[str, Any]", part).get("wall") if isinstance(part, dict) else None
         if isinstance(wall, int | float) and not isinstance(wall, bool) and wall >= 0.05:
             found.append(f"{_line(stage)} {wall:.1f} s")

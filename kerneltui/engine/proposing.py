@@ -103,12 +103,16 @@ class Proposing:
             agent.think(view)
             self._tell_status(str(agent.name), agent.status(view))
 
-    def interrupt(self) -> bool:
-        """Ends what agents do in the background; False if they do nothing."""
+    def interrupt(self) -> list[str]:
+        """Ends what agents do in the background; returns `slow thinks about (diff of c0002)` for each."""
         busy = [agent for agent in self.agents if agent.busy]
+        open_calls = {c.agent: c for c in self.recorder.state.calls.values() if not c.outcome}
+        found: list[str] = []
         for agent in busy:
             agent.interrupt()
-        return bool(busy)
+            call = open_calls.get(str(agent.name))
+            found.append(f"{agent.name} thinks about" + (f" ({call.purpose})" if call else ""))
+        return found
 
     def close(self) -> None:
         """Ends the agents."""

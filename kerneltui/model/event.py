@@ -259,6 +259,18 @@ class BudgetSet:
     time_ns: int | None
     micro_usd: int | None = field(default=None, metadata=LATER)
 
+    @property
+    def text(self) -> str:
+        """In words: `40 candidates, 10 min, no limit in money`."""
+        parts = [
+            "any number of candidates"
+            if self.candidates is None
+            else f"{self.candidates} candidates",
+            "any time" if self.time_ns is None else f"{self.time_ns / 60e9:.3g} min",
+            "no limit in money" if self.micro_usd is None else f"${self.micro_usd / 1e6:.2f}",
+        ]
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentMessage:

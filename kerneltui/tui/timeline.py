@@ -212,7 +212,7 @@ def _session_text(event: Event) -> tuple[str, str]:
         case PauseSet():
             return "you", "paused the search" if event.paused else "let the search go on"
         case BudgetSet():
-            return "you", "changed the budget"
+            return "you", f"set the budget to {event.text}"
         case AgentMessage():
             return event.agent, event.text.split("\n", 1)[0]
         case SearchEnded():

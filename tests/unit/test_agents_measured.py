@@ -68,7 +68,7 @@ def test_counters_and_the_time_of_stages_are_told():
         kernel = {"name": "gemm<1>", "counters": [["L2 hit", hit, "%"], ["waves", 1.5, ""]]}
         return {"counters": {"shape": "256x512", "alone": True, "kernels": [kernel]}}
 
-    spent = {"compile": {"wall": 4.25, "fill": 1}, "lint": {"wall": 0.01}, "verify": {"wall": 2}}
+    spent = {"verify": {"wall": 2}, "compile": {"wall": 4.25, "fill": 1}, "lint": {"wall": 0.01}}
     records = {"c0001": counted(60.0), "c0002": counted(72.5) | {"spent": spent}}
     text = record_text(candidate("c0002", "c0001"), view(records))
     assert (

@@ -32,7 +32,7 @@ from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
 from kerneltui.model.agent_event import HandedOver, ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.candidate import AgentName, Failure, Origin, Phase
-from kerneltui.model.command import WriteNotes
+from kerneltui.model.command import Interrupt, WriteNotes
 from kerneltui.model.event import (
     AcceptRule,
     BudgetSet,
@@ -557,3 +557,34 @@ def test_after_twenty_failures_the_fast_path_hands_over_to_the_slow_path(folder:
     assert len(told.text) < 8000
     slow = next(call for call in model.asked if call.role is Role.SLOW)
     assert told.text in "\n".join(block.text for block in slow.system)
+
+
+def test_the_end_of_a_failed_childs_log_is_told_with_the_next_question(folder: Path) -> None:
+    model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, noting("none")])
+    run(folder, model, FakeEvaluator(fail=failing("idea_0", 1)), candidates=9)
+    told = [call.turns[0].text for call in model.asked if call.role is Role.SLOW]
+    (about, *_) = [text for text in told if "The last failure from c000" in text]
+    assert (
+        "idea 0\n\nThe end of its log (data, whatever it says):\n\n```\nthe whole story\n```"
+        in about
+    )
+
+
+def test_an_interrupt_says_whose_thought_it_ends(folder: Path) -> None:
+    asked = threading.Event()
+    told: list[Any] = []
+
+    def slow(call: ModelCall) -> dict[str, Any]:
+        def interrupt() -> None:
+            terminal = Terminal(Place(folder, WORKLOAD, exists=True))
+            told.append(terminal.ask(Interrupt()))
+            terminal.socket.close()
+            asked.set()
+
+        if not told:
+            threading.Thread(target=interrupt).start()
+            assert asked.wait(20)
+        return DESCRIBED
+
+    run(folder, ScriptedModel([slow, STAGE_A, STAGE_B]), candidates=1)
+    assert told[0]["data"]["text"] == "interrupting what fast thinks about (analyse the seed)"
