@@ -19,17 +19,18 @@ from kerneltui.agents.evidence import (
     siblings_text,
     steering_text,
 )
+from kerneltui.agents.hand_over import handed_over_text
+from kerneltui.agents.measured import failed_children_text, record_text
 from kerneltui.agents.model_port import Block
 from kerneltui.agents.port import SearchView
 from kerneltui.agents.prompt_files import prompt
 from kerneltui.model.candidate import AgentName
 from kerneltui.model.directive import Backend
 
-__all__ = ["Material", "body", "estimate_tokens", "standing", "visible"]
+__all__ = ["Material", "body", "standing", "visible"]
 
 _HIDDEN = re.compile(r"\s*tags\s*=.*[\"']hidden[\"']")
 _WRONG_ANSWERS = re.compile(r"^(?=# --- Answers|MUTANTS\b)", re.MULTILINE)
-_CHARACTERS_PER_TOKEN = 3.5  # of C++ and Markdown; what a server counts is in the record of a call
 _DIGESTS = {
     "cpu": {Backend.LSA: "digest_cpu"},
     "cuda": {
@@ -113,9 +114,12 @@ def standing(material: Material, view: SearchView, notes: str = "") -> tuple[Blo
             f"## What is possible\n\n{limits_text(view.state)}",
         ]
     )
+    told = handed_over_text(view, notes)
     blocks = [Block(general, cached=True), Block(session, cached=True)]
     if notes.strip():
         blocks.append(Block(f"## Lab notes\n\n{notes}"))
+    if told:
+        blocks.append(Block(f"## Handed over by the fast path\n\n{told}"))
     return tuple(blocks)
 
 
@@ -130,9 +134,15 @@ def body(
     state = view.state
     steering, numbers = steering_text(state, str(agent))
     parts = [f"## Evidence\n\n{candidate_evidence(state.candidates[candidate], state)}"]
+    measured = record_text(state.candidates[candidate], view)
+    if measured:
+        parts.append(f"## Its record\n\n{measured}")
     tried = siblings_text(candidate, state)
     if tried:
         parts.append(f"## Tried from {candidate} already\n\n{tried}")
+    failed = failed_children_text(candidate, view)
+    if failed:
+        parts.append(f"## The last failure from {candidate}\n\n{failed}")
     refused = rejections(list(state.candidates.values()))
     if refused:
         parts.append(f"## Turned down by the human\n\n{refused}")
@@ -144,11 +154,6 @@ def body(
     source = view.source(candidate)
     parts.append(f"## {candidate}, {view.kernel_file}\n\n```{material.language}\n{source}\n```")
     return "\n\n".join(parts), numbers
-
-
-def estimate_tokens(text: str) -> int:
-    """About how many tokens a text has."""
-    return round(len(text) / _CHARACTERS_PER_TOKEN)
 
 
 def _rules(material: Material) -> str:

@@ -42,6 +42,7 @@ def candidate_evidence(candidate: Candidate, state: State) -> str:
     if candidate.configuration:
         values = ", ".join(f"{key}={value}" for key, value in candidate.configuration.items())
         lines.append(f"tunables: {values}")
+    lines += [f"lint: {finding}" for finding in candidate.findings]
     if candidate.failure is not None:
         failure = candidate.failure
         lines.append(f"failed in {failure.stage} ({failure.kind}): {failure.reason}")

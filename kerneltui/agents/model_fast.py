@@ -13,7 +13,18 @@ from dataclasses import dataclass, field, replace
 from kerneltui.agents.context import Material, body, standing
 from kerneltui.agents.evidence import candidate_evidence, history_text
 from kerneltui.agents.fast_path import landing_point
+from kerneltui.agents.hand_over import (
+    GRAPH,
+    MOST_FRUITLESS,
+    MOST_REPAIRS,
+    failures,
+    gave_up,
+    graph_of,
+    hand_over,
+)
+from kerneltui.agents.measured import log_text, record_text
 from kerneltui.agents.model_port import Block, ModelCall, ModelFailure, Role, Turn
+from kerneltui.agents.news import HandOver
 from kerneltui.agents.port import Proposal, SearchView
 from kerneltui.agents.prompt_files import prompt
 from kerneltui.agents.thinking import NothingProposed, Talk, Thinker
@@ -25,11 +36,6 @@ from kerneltui.model.errors import RecordError
 from kerneltui.model.kernel import parse_kernel
 
 __all__ = ["MOST_FRUITLESS", "MOST_REPAIRS", "ModelFastPath"]
-
-MOST_REPAIRS = 20
-MOST_FRUITLESS = 5
-"""Attempts in a row without a proposal, after which an agent rests."""
-_LOG_CHARACTERS = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +67,14 @@ class ModelFastPath:
     Attributes:
         material: What does not change in the session.
         thinker: Thinks.
-        log: Returns the log of a failed candidate, or nothing.
         notes: The lab notes now.
     """
 
     material: Material
     thinker: Thinker
-    log: Callable[[Candidate], str]
     notes: Callable[[], str]
     name: AgentName = AgentName.FAST
+    _handed: HandOver | None = None
     _described: dict[str, str] = field(default_factory=_graph)
 
     @property
@@ -79,14 +84,21 @@ class ModelFastPath:
 
     def gave_up(self, view: SearchView) -> bool:
         """Whether all repairs are used, or nothing comes of the attempts."""
-        fruitless = view.state.fruitless.get(str(self.name), 0)
-        return len(_failures(view)) >= MOST_REPAIRS or fruitless >= MOST_FRUITLESS
+        return gave_up(view)
 
     def think(self, view: SearchView) -> None:
-        """Begins with the next step, if the one before it has a verdict."""
+        """Begins with the next step, if the one before it has a verdict; hands over after the last."""
+        told = hand_over(view)
+        if told is not None and told != self._handed:
+            self._handed = told
+            self.thinker.tell(told)
         if self.busy or landing_point(view) is not None or self.gave_up(view) or _running(view):
             return
         plan = self._plan(view)
+        if not self._described:
+            graph, directive = graph_of(view.state)  # of an earlier engine
+            if graph:
+                self._described.update(graph=graph, directive=directive)
         self.thinker.start(plan.parent, lambda talk: self._propose(talk, plan))
 
     def preview(self, view: SearchView) -> Request:
@@ -110,7 +122,7 @@ class ModelFastPath:
         if self.thinker.busy:
             return f"thinking ({_stage(view)})"
         if self.gave_up(view):
-            return f"gave up after {len(_failures(view))} repairs; the slow path goes on"
+            return f"gave up after {len(failures(view))} repairs; the slow path goes on"
         return "waits for the evaluation of its kernel"
 
     def answer(self, text: str) -> str:
@@ -145,6 +157,7 @@ class ModelFastPath:
             purpose=f"{_stage(view)} from {about.id}",
             parent=kernel,
             free=True,
+            marked=parse_kernel(view.source(base.id), view.kernel_file),
             dimensions=view.shapes[0],
             known={
                 parse_kernel(view.source(c), view.kernel_file).token_hash(): c
@@ -161,9 +174,9 @@ class ModelFastPath:
             seed_file=state.candidates[state.base].seed_file,
             generation=about.generation + 1,
             steers=steers,
-            failure=candidate_evidence(failed, state) if failed else "",
-            log=self.log(failed)[-_LOG_CHARACTERS:] if failed else "",
-            history=history_text(_failures(view)),
+            failure=_told(failed, view) if failed else "",
+            log=log_text(failed, view) if failed else "",
+            history=history_text(failures(view)),
         )
 
     def _propose(self, talk: Talk, plan: _Plan) -> Proposal:
@@ -224,7 +237,7 @@ class ModelFastPath:
             except RecordError:
                 directive = json.dumps(found["directive"])
             self._described.update(graph=graph, directive=directive)
-            talk.say(f"communication: {graph}; first directive: {directive}")
+            talk.say(f"{GRAPH}{graph}; first directive: {directive}")
         return self._described["graph"], self._described["directive"]
 
     def _diagnosis(self, talk: Talk, plan: _Plan) -> str:
@@ -248,6 +261,12 @@ class ModelFastPath:
         return f"Diagnosis: {text}"
 
 
+def _told(failed: Candidate, view: SearchView) -> str:
+    """What is known of a kernel that failed."""
+    parts = (candidate_evidence(failed, view.state), record_text(failed, view))
+    return "\n\n".join(part for part in parts if part)
+
+
 def _mine(view: SearchView) -> list[Candidate]:
     return [c for c in view.state.candidates.values() if c.agent is AgentName.FAST]
 
@@ -255,10 +274,6 @@ def _mine(view: SearchView) -> list[Candidate]:
 def _last(view: SearchView) -> Candidate | None:
     mine = _mine(view)
     return mine[-1] if mine else None
-
-
-def _failures(view: SearchView) -> list[Candidate]:
-    return [c for c in _mine(view) if c.phase is Phase.FAILED]
 
 
 def _passed(view: SearchView) -> Candidate | None:

@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from kerneltui.agents.model_port import Chunk, Usage
 from kerneltui.model.candidate import AgentName
 
-__all__ = ["CallBegins", "CallEnds", "Heard", "News", "NoProposal", "Noted", "Said", "Thought"]
+__all__ = [
+    "CallBegins",
+    "CallEnds",
+    "HandOver",
+    "Heard",
+    "News",
+    "NoProposal",
+    "Noted",
+    "Said",
+    "Thought",
+]
 
 
 @dataclass(slots=True)
@@ -80,6 +90,18 @@ class NoProposal:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """An agent has done what it is there for, or gives up, and tells what it learned.
+
+    `candidate` is where it landed; empty if it gave up.
+    """
+
+    agent: AgentName
+    candidate: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Thought:
     """An agent has ended a thought: there may be a proposal.
 
@@ -90,4 +112,4 @@ class Thought:
     settled: Callable[[], None]
 
 
-News = CallBegins | CallEnds | Heard | Said | Noted | NoProposal | Thought
+News = CallBegins | CallEnds | Heard | Said | Noted | NoProposal | HandOver | Thought

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from kerneltui.model.candidate import AgentName, Origin
 from kerneltui.model.directive import Directive
 from kerneltui.model.state import State
 
 __all__ = ["Agent", "Proposal", "SearchView"]
+
+
+def _no_record(candidate: str) -> Mapping[str, Any]:
+    return {}
+
+
+def _no_log(candidate: str) -> str:
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +30,16 @@ class SearchView:
         source: Returns the kernel text of a candidate by its id.
         shapes: Dimensions and RANKS of every tune shape.
         kernel_file: The name of kernel files on this target, such as `kernel.cpp`.
+        record: Returns what was noted of a candidate's evaluation; empty if nothing was.
+        log: Returns the log of a failed candidate, if it is on this machine.
     """
 
     state: State
     source: Callable[[str], str]
     shapes: Sequence[Mapping[str, int]]
     kernel_file: str
+    record: Callable[[str], Mapping[str, Any]] = _no_record
+    log: Callable[[str], str] = _no_log
 
 
 def _nothing() -> Mapping[str, str]:

@@ -154,6 +154,10 @@ class Thinker:
         """Proposals that wait to be taken."""
         return len(self._made)
 
+    def tell(self, news: News) -> None:
+        """Tells the engine something that needs no thought."""
+        self._tell(news)
+
     def interrupt(self) -> None:
         """Ends the thought that is under way, soon."""
         self._stop.set()

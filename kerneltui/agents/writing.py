@@ -12,12 +12,13 @@ from typing import Any
 
 from kerneltui.agents.edits.applying import apply_reply
 from kerneltui.agents.edits.failure import EditFailure
+from kerneltui.agents.edits.marking import check_marks, prove_marked
 from kerneltui.agents.edits.repairing import repair_note
 from kerneltui.agents.edits.tool_input import read_tool_input
 from kerneltui.agents.model_port import Block, ModelCall, Role, Turn
 from kerneltui.agents.thinking import NothingProposed, Talk
 from kerneltui.agents.tools import PROPOSE, directive_of
-from kerneltui.model.directive import Directive
+from kerneltui.model.directive import Backend, Directive
 from kerneltui.model.errors import DefinitionError, RecordError
 from kerneltui.model.kernel import Kernel, parse_kernel
 
@@ -41,7 +42,8 @@ class Request:
         prompt: The question.
         purpose: For the meter, in a few words.
         parent: The kernel that edits are held against.
-        free: Whether the whole file may be replaced.
+        free: Whether the whole file may be replaced; then its evolve marks are proven (`edits/marking`).
+        marked: The file that a new one with the backend `host` claims to be, with other marks, if any.
         dimensions: Of the first tune shape, for the directive.
         known: Token hashes of all candidates, by which their ids are found.
         repairs: How often the model may mend what it wrote.
@@ -56,6 +58,7 @@ class Request:
     dimensions: Mapping[str, int]
     known: Mapping[str, str] = field(default_factory=_no_marks)
     repairs: int = 3
+    marked: Kernel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,7 @@ class _Reading:
                 self.request.parent, read_tool_input(edits), whole_file=self.request.free
             )
             kernel = parse_kernel(applied.source, self.request.parent.file)
+            self._prove(kernel, stated)
         except EditFailure as failure:
             return failure.reason, repair_note(failure)
         except (DefinitionError, RecordError) as error:
@@ -129,6 +133,18 @@ class _Reading:
             answer=str(answer.get("answer", "")).strip(),
             notes=tuple(applied.notes),
         ), ""
+
+    def _prove(self, kernel: Kernel, stated: Directive) -> None:
+        """Holds the marks of a new file against what it claims to be.
+
+        Raises:
+            EditFailure: They are not proven.
+        """
+        if not self.request.free:
+            return
+        check_marks(kernel)
+        if self.request.marked is not None and stated.backend is Backend.HOST:
+            prove_marked(self.request.marked, kernel)
 
     def _declared(self, kernel: Kernel, stated: Directive) -> Directive:
         """What the file says; what was stated if it says nothing and its frozen text cannot."""

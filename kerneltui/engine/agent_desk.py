@@ -9,16 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kerneltui.agents.news import CallBegins, CallEnds, Heard, NoProposal, Noted, Said, Thought
+from kerneltui.agents.news import (
+    CallBegins,
+    CallEnds,
+    HandOver,
+    Heard,
+    NoProposal,
+    Noted,
+    Said,
+    Thought,
+)
 from kerneltui.engine.errors import Refused
 from kerneltui.engine.lab_notes import lab_notes, write_notes
 from kerneltui.engine.recorder import Recorder, now_ns
-from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.agent_event import HandedOver, ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.event import AgentMessage
 
 __all__ = ["NEWS", "AgentDesk"]
 
-NEWS = (CallBegins, CallEnds, Heard, NoProposal, Noted, Said, Thought)
+NEWS = (CallBegins, CallEnds, HandOver, Heard, NoProposal, Noted, Said, Thought)
 """What it takes."""
 
 _WARN_AT = (50, 80)  # percent of the budget
@@ -69,6 +78,8 @@ class AgentDesk:
                 self.recorder.record(message)
             case Noted():
                 self._note(news)
+            case HandOver():
+                self._hand_over(news)
             case NoProposal():
                 self._failed(news)
             case Thought():
@@ -140,6 +151,20 @@ class AgentDesk:
         except Refused as error:
             text = f"lab notes not taken: {error}"
             self.recorder.record(AgentMessage(at=now_ns(), agent=str(news.agent), text=text))
+
+    def _hand_over(self, news: HandOver) -> None:
+        """Writes down what an agent learned, also into the lab notes, behind what is there."""
+        agent = str(news.agent)
+        self.recorder.record(
+            HandedOver(at=now_ns(), agent=agent, candidate=news.candidate, text=news.text)
+        )
+        title = f"## Handed over by the {agent} path"
+        parts = [lab_notes(self.recorder).rstrip(), f"{title}\n\n{news.text}"]
+        try:
+            write_notes(self.recorder, "\n\n".join(filter(None, parts)) + "\n", by=agent)
+        except Refused as error:
+            text = f"what it hands over is not in the lab notes: {error}"
+            self.recorder.record(AgentMessage(at=now_ns(), agent=agent, text=text))
 
     def _failed(self, news: NoProposal) -> None:
         self.recorder.record(

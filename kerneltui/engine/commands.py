@@ -41,6 +41,7 @@ from kerneltui.model.command import (
     WriteNotes,
 )
 from kerneltui.model.event import (
+    AgentMessage,
     BudgetSet,
     PauseSet,
     RuleSet,
@@ -109,17 +110,9 @@ def _follow(tuner: Tuner, command: Command) -> dict[str, Any]:
         case SetPaused():
             recorder.record(PauseSet(at=now_ns(), paused=command.paused))
         case SetBudget():
-            recorder.record(
-                BudgetSet(
-                    at=now_ns(),
-                    candidates=command.candidates,
-                    time_ns=command.time_ns,
-                    micro_usd=command.micro_usd or recorder.state.budget_micro_usd,
-                )
-            )
-            tuner.forget_refusals()
+            return _set_budget(tuner, command)
         case Interrupt():
-            tuner.interrupt()
+            return {"text": tuner.interrupt()}
         case StopEngine():
             tuner.stop("stopped by the user")
         case TakeOver() | ReadMachineCode() | Profile():
@@ -127,6 +120,24 @@ def _follow(tuner: Tuner, command: Command) -> dict[str, Any]:
         case ReadSource() | ReadLog() | ReadNotes() | ReadLabNotes():
             return read(recorder, command)
     return {}
+
+
+def _set_budget(tuner: Tuner, command: SetBudget) -> dict[str, Any]:
+    recorder = tuner.recorder
+    before = recorder.state.budget_micro_usd
+    money = None if command.no_money_limit else command.micro_usd or before
+    event = BudgetSet(
+        at=now_ns(),
+        candidates=command.candidates,
+        time_ns=command.time_ns,
+        micro_usd=money,
+    )
+    recorder.record(event)
+    tuner.forget_refusals()
+    if before is not None and money is None:
+        text = f"the limit of ${before / 1e6:.2f} is lifted: what models cost has no limit now"
+        recorder.record(AgentMessage(at=now_ns(), agent="engine", text=text))
+    return {"text": f"the budget is {event.text}"}
 
 
 def _accept(tuner: Tuner, command: Accept) -> dict[str, Any]:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kerneltui.agents.edits.failure import EditFailure, EditKind
+from kerneltui.agents.edits.marking import check_marks, prove_marked
+from kerneltui.agents.edits.verifying import check_closed, frozen_kept, pieces_of
 from kerneltui.agents.port import Proposal
 from kerneltui.engine.recorder import Recorder
-from kerneltui.model.candidate import Failure, Origin
+from kerneltui.evaluation.device_lint import LintContext, lint_device_code
+from kerneltui.evaluation.directive_lint import lint_directive
+from kerneltui.model.candidate import Failure, Origin, Phase
+from kerneltui.model.directive import Backend
 from kerneltui.model.errors import DefinitionError
-from kerneltui.model.kernel import Kernel, parse_kernel
+from kerneltui.model.kernel import Kernel, Language, parse_kernel
 from kerneltui.model.measurement import FailureKind, Stage
+from kerneltui.targets.cuda.finding import Finding, one_line
 
 __all__ = ["ProposalCheck"]
 
+_MOST_FINDINGS = 12
 # A transform may replace the whole file; so may a human.
 _FREE = (Origin.TRANSFORM, Origin.EDIT, Origin.HUNKS)
 
@@ -37,17 +45,56 @@ class ProposalCheck:
         """Returns why a proposal is not worth an evaluation, or None."""
         try:
             kernel = parse_kernel(proposal.source, self.kernel_file)
-        except DefinitionError as error:
+            self._hold(proposal, kernel)
+        except (DefinitionError, EditFailure) as error:
             return Failure(Stage.PATCH, FailureKind.REFUSED, str(error))
-        if proposal.origin not in _FREE:
-            parent = self.kernel(proposal.parents[0])
-            if kernel.frozen_text() != parent.frozen_text():
-                reason = f"it changes text outside the evolve regions of {proposal.parents[0]}"
-                return Failure(Stage.PATCH, FailureKind.REFUSED, reason)
         same = self._same_program(kernel.token_hash())
         if same:
             return Failure(Stage.PATCH, FailureKind.DUPLICATE, f"the same program as {same}")
         return None
+
+    def findings(self, proposal: Proposal) -> tuple[str, ...]:
+        """Returns what the lint says of a proposal: its directive against its code, and device code."""
+        state = self.recorder.state
+        try:
+            kernel = parse_kernel(proposal.source, self.kernel_file)
+        except DefinitionError:
+            return ()  # it is refused for that
+        if kernel.language is Language.PYTHON:
+            return ()
+        found: list[Finding] = []
+        if proposal.directive is not None and state.shapes:
+            dimensions = state.shapes[0].dimensions
+            found += lint_directive(kernel, proposal.directive, dimensions, state.ranks)
+        if state.target == "cuda":
+            found += lint_device_code(proposal.source, LintContext(gin=True))
+        found.sort(key=lambda finding: finding.line)
+        return tuple(one_line(finding, self.kernel_file) for finding in found[:_MOST_FINDINGS])
+
+    def _hold(self, proposal: Proposal, kernel: Kernel) -> None:
+        """Holds text and marks against the parent, whoever made them and however.
+
+        Raises:
+            EditFailure: Frozen text is changed, would be by what a region leaves open, or marks are not
+                proven.
+        """
+        if proposal.origin is Origin.TRANSFORM:
+            check_marks(kernel)
+            if proposal.directive is not None and proposal.directive.backend is Backend.HOST:
+                prove_marked(self.kernel(self._sound(proposal.parents[0])), kernel)
+        elif proposal.origin not in _FREE:
+            parent = self.kernel(proposal.parents[0])
+            if not frozen_kept(parent, kernel):
+                reason = f"it changes text outside the evolve regions of {proposal.parents[0]}"
+                raise EditFailure(EditKind.FROZEN, reason)
+            check_closed(kernel, pieces_of(proposal.source).free, pieces_of(parent.source).free)
+
+    def _sound(self, candidate: str) -> str:
+        """The nearest ancestor that passed its evaluation: a repair stands on that, not on what failed."""
+        known = self.recorder.state.candidates
+        while known[candidate].phase is Phase.FAILED and known[candidate].parents:
+            candidate = known[candidate].parents[0]
+        return candidate
 
     def _same_program(self, mark: str) -> str:
         for candidate in self.recorder.state.candidates:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from kerneltui.agents.port import Agent, Proposal, SearchView
 from kerneltui.engine.agent_desk import AgentDesk
+from kerneltui.engine.notes import failure_log, read_note
 from kerneltui.engine.proposal_check import ProposalCheck
 from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.model.candidate import AgentName
@@ -69,7 +71,7 @@ class Proposing:
         """
         steers = self._steers(proposal)
         problem = self._check.problem(proposal)
-        candidate = self.recorder.propose(proposal, steers)
+        candidate = self.recorder.propose(proposal, steers, self._check.findings(proposal))
         for number in steers:
             self._deliver(number, proposal, candidate)
         if problem is not None:
@@ -101,12 +103,16 @@ class Proposing:
             agent.think(view)
             self._tell_status(str(agent.name), agent.status(view))
 
-    def interrupt(self) -> bool:
-        """Ends what agents do in the background; False if they do nothing."""
+    def interrupt(self) -> list[str]:
+        """Ends what agents do in the background; returns `slow thinks about (diff of c0002)` for each."""
         busy = [agent for agent in self.agents if agent.busy]
+        open_calls = {c.agent: c for c in self.recorder.state.calls.values() if not c.outcome}
+        found: list[str] = []
         for agent in busy:
             agent.interrupt()
-        return bool(busy)
+            call = open_calls.get(str(agent.name))
+            found.append(f"{agent.name} thinks about" + (f" ({call.purpose})" if call else ""))
+        return found
 
     def close(self) -> None:
         """Ends the agents."""
@@ -150,7 +156,14 @@ class Proposing:
 
     def _view(self) -> SearchView:
         shapes = [shape.dimensions for shape in self.recorder.state.shapes]
-        return SearchView(self.recorder.state, self.recorder.source, shapes, self.kernel_file)
+        return SearchView(
+            self.recorder.state,
+            self.recorder.source,
+            shapes,
+            self.kernel_file,
+            record=partial(read_note, self.recorder),
+            log=partial(failure_log, self.recorder),
+        )
 
     def _tell_status(self, agent: str, text: str) -> None:
         if self._said.get(agent) != text:

@@ -94,7 +94,12 @@ class Recorder:
             self.state.apply(decoded)
             self.listen(self.state.position, decoded, body)
 
-    def propose(self, proposal: Proposal, steers: tuple[int, ...] = ()) -> str:
+    def propose(
+        self,
+        proposal: Proposal,
+        steers: tuple[int, ...] = (),
+        findings: tuple[str, ...] = (),
+    ) -> str:
         """Commits a proposal as a candidate and returns its id."""
         state = self.state
         number = 1 + max((candidate_number(name) for name in state.candidates), default=0)
@@ -129,6 +134,7 @@ class Recorder:
                 configuration=proposal.configuration,
                 steers=steers,
                 calls=proposal.calls,
+                findings=findings,
             )
         )
         return identifier

@@ -18,7 +18,7 @@ from kerneltui.engine.lab_notes import lab_notes
 from kerneltui.engine.opening import library_kernels
 from kerneltui.engine.recorder import Recorder
 from kerneltui.model.agent_event import CallRecord
-from kerneltui.model.candidate import AgentName, Candidate
+from kerneltui.model.candidate import AgentName
 from kerneltui.model.directive import Backend
 from kerneltui.model.workload import TargetSpec, Workload
 
@@ -83,9 +83,7 @@ class Staff:
         self.model = model
         seed_file = state.candidates[state.base].seed_file
         material = Material.of(self.folder, state.target, state.ranks, self._backends(), seed_file)
-        fast = ModelFastPath(
-            material, Thinker(AgentName.FAST, model, self.tell), self._log, self._notes
-        )
+        fast = ModelFastPath(material, Thinker(AgentName.FAST, model, self.tell), self._notes)
         slow = ModelSlowPath(
             material,
             Thinker(AgentName.SLOW, model, self.tell),
@@ -101,11 +99,3 @@ class Staff:
 
     def _notes(self) -> str:
         return lab_notes(self.recorder)
-
-    def _log(self, candidate: Candidate) -> str:
-        failure = candidate.failure
-        if failure is None or "@" not in failure.log:
-            return ""
-        name, _, digest = failure.log.partition("@")
-        data = self.recorder.session.read_log(name, digest)
-        return (data or b"").decode("utf-8", "replace")

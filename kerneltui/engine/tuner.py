@@ -27,6 +27,7 @@ from kerneltui.engine.executor import (
     ExecutorFailed,
     Job,
     ProfileDone,
+    ProfileJob,
     Reported,
 )
 from kerneltui.engine.gpu_strip import GpuStrip
@@ -169,16 +170,21 @@ class Tuner:
         """Parses the kernel of a candidate."""
         return self._proposing.kernel(candidate)
 
-    def interrupt(self) -> None:
-        """Ends the running evaluation, or else what agents think about.
+    def interrupt(self) -> str:
+        """Ends the running evaluation, or else what agents think about; says which, in a line.
 
         Raises:
             Refused: Nothing is running.
         """
-        if self.executor is not None and self.executor.running is not None:
+        running = self.executor.running if self.executor is not None else None
+        if self.executor is not None and running is not None:
             self.executor.evaluator.interrupt()
-        elif not self._proposing.interrupt():
-            raise Refused("no evaluation is running")
+            what = "profile" if isinstance(running, ProfileJob) else "evaluation"
+            return f"interrupting the {what} of {running.candidate}"
+        thoughts = self._proposing.interrupt()
+        if not thoughts:
+            raise Refused("no evaluation is running, and no agent thinks")
+        return f"interrupting what {' and '.join(thoughts)}"
 
     @property
     def busy(self) -> bool:

@@ -2,8 +2,9 @@
 
 The numbers are those of the list of traps of NCCL's device API and of the asynchronous proxy. Not
 decided here, because a text does not show it: L01 and L02 (the machine's policy), L07 to L09 (grids: the
-launch plan), L22 (which synchronisation orders which write), L24 (whether load is equal). Where a rule
-needs a proof that a text cannot give, it speaks only where the fault is plain, and is silent otherwise.
+launch plan), L22 (which synchronisation orders which write), L24 (whether load is equal); L27 is about
+the directive, see `directive_lint`. Where a rule needs a proof that a text cannot give, it speaks only
+where the fault is plain, and is silent otherwise.
 """
 
 from __future__ import annotations

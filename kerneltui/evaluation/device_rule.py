@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kerneltui.evaluation.device_code import DeviceCode
-from kerneltui.model.directive import Directive
 from kerneltui.targets.cuda.finding import Finding, Level
 
 __all__ = ["LintContext", "Rule", "error", "has", "lines", "warn"]
@@ -21,13 +20,11 @@ class LintContext:
         nccl_code: NCCL_VERSION_CODE of the headers; 0 if unknown.
         gin: Whether this machine can run kernels with NCCL's network calls.
         gin_missing: Why not.
-        directive: What the candidate says of itself, if it does.
     """
 
     nccl_code: int = 0
     gin: bool = False
     gin_missing: str = ""
-    directive: Directive | None = None
 
 
 Rule = Callable[[DeviceCode, LintContext], Iterator[Finding]]

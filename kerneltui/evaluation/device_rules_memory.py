@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from kerneltui.evaluation.device_code import DeviceCode, EffectKind
-from kerneltui.evaluation.device_rule import LintContext, Rule, error, has, lines, warn
+from kerneltui.evaluation.device_rule import LintContext, Rule, error, lines, warn
 from kerneltui.targets.cuda.finding import Finding
 
 __all__ = ["MEMORY_RULES"]
@@ -51,13 +51,6 @@ def _l26(code: DeviceCode, _: LintContext) -> Iterator[Finding]:
         if re.search(pointer, body) and moves and "for" in body:
             text = "all ranks begin with rank 0: begin with (rank + p) % ranks"
             yield warn("L26", line, text)
-
-
-def _l27(code: DeviceCode, context: LintContext) -> Iterator[Finding]:
-    backend = getattr(context.directive, "backend", None)
-    used = r"\bpeers\b|\bncclGet(?:Lsa|Peer)Pointer\b|\blsaPtr\b|\bsignals\b"
-    if backend is not None and str(backend) == "lsa" and not has(code, used):
-        yield warn("L27", 1, "the directive says lsa, but no pointer of a peer is used")
 
 
 def _l28(code: DeviceCode, _: LintContext) -> Iterator[Finding]:
@@ -128,5 +121,5 @@ def _l30(code: DeviceCode, _: LintContext) -> Iterator[Finding]:
                 yield error("L30", literal.line, text)
 
 
-MEMORY_RULES: tuple[Rule, ...] = (_l25, _l26, _l27, _l28, _l29, _l30)
-"""L25 to L30."""
+MEMORY_RULES: tuple[Rule, ...] = (_l25, _l26, _l28, _l29, _l30)
+"""L25, L26 and L28 to L30; L27 is about the directive, see `directive_lint`."""

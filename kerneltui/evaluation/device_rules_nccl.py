@@ -88,10 +88,13 @@ def _l10(code: DeviceCode, _: LintContext) -> Iterator[Finding]:
         remote = set(
             re.findall(r"(\w+)\s*=\s*[^;=]*\bnccl(?:GetLsaPointer|GetPeerPointer)\s*\(", body)
         )
-        written = [
+        written = [at for name in remote for at in _written(body, name)]
+        local = set(re.findall(r"(\w+)\s*=\s*[^;=]*\bncclGetLocalPointer\s*\(", body))
+        own = [at for name in local for at in _written(body, name)]
+        pulled = [
             match.start()
             for name in remote
-            for match in re.finditer(rf"\b{name}\s*\[[^\]]*\]\s*=[^=]|\*\s*{name}\s*=[^=]", body)
+            for match in re.finditer(rf"(?:[=(,+]|\breturn\b)\s*\*?{name}\b\s*(?:\[|[;,)])", body)
         ]
         for match in re.finditer(r"\b(\w+)\s*\.\s*sync\s*\(", body):
             if match[1] not in sessions:
@@ -105,6 +108,17 @@ def _l10(code: DeviceCode, _: LintContext) -> Iterator[Finding]:
             if order and order[1] == "relaxed" and any(at < match.start() for at in written):
                 text = "sync(relaxed) after stores to a peer orders nothing: take acq_rel"
                 yield error("L10", line, text)
+            elif order and order[1] == "relaxed":
+                before = any(at < match.start() for at in own)
+                if before and any(at > match.start() for at in pulled):
+                    text = "sync(relaxed) between stores and a peer's loads orders nothing: take acq_rel"
+                    yield error("L10", line, text)
+
+
+def _written(body: str, name: str) -> list[int]:
+    """Where a pointer is stored through."""
+    stores = rf"\b{name}\s*\[[^\]]*\]\s*=[^=]|\*\s*{name}\s*=[^=]"
+    return [match.start() for match in re.finditer(stores, body)]
 
 
 def _l11(code: DeviceCode, _: LintContext) -> Iterator[Finding]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from kerneltui.agents.context import estimate_tokens
+from kerneltui.agents.bounded import estimate_tokens
 from kerneltui.agents.model_fast import ModelFastPath
 from kerneltui.agents.model_port import (
     Chunk,
@@ -21,6 +22,7 @@ from kerneltui.agents.model_slow import ModelSlowPath
 from kerneltui.agents.port import SearchView
 from kerneltui.agents.tools import PROPOSE
 from kerneltui.agents.writing import Request
+from kerneltui.engine.notes import failure_log, read_note
 from kerneltui.engine.opening import Start, create_session, workload_on
 from kerneltui.engine.reader import Recording, opened_recording
 from kerneltui.engine.staff import Staff
@@ -82,7 +84,14 @@ def _request(recording: Recording, workload: Workload, spec: TargetSpec, agent: 
         models_alone=True,
     )
     shapes = [shape.dimensions for shape in recorder.state.shapes]
-    view = SearchView(recorder.state, recorder.source, shapes, Path(recorder.kernel_path).name)
+    view = SearchView(
+        recorder.state,
+        recorder.source,
+        shapes,
+        Path(recorder.kernel_path).name,
+        record=partial(read_note, recorder),
+        log=partial(failure_log, recorder),
+    )
     found = [one for one in staff.agents("claude") if str(one.name) == agent]
     speaker = found[0]
     assert isinstance(speaker, ModelFastPath | ModelSlowPath)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CallRecord", "ModelCallEnded", "ModelCallStarted", "ProposalFailed"]
+__all__ = ["CallRecord", "HandedOver", "ModelCallEnded", "ModelCallStarted", "ProposalFailed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,21 @@ class ProposalFailed:
     def subject(self) -> str:
         """One readable line."""
         return f"{self.agent} has no proposal: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """An agent has landed at `candidate`, or gives up if that is empty, and says what it learned."""
+
+    at: int
+    agent: str
+    candidate: str
+    text: str
+
+    @property
+    def subject(self) -> str:
+        """One readable line."""
+        return f"{self.agent} hands over: {self.text.partition(chr(10))[0]}"
 
 
 @dataclass(frozen=True, slots=True)

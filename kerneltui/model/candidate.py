@@ -88,7 +88,10 @@ def _nothing() -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A candidate as far as the events have told of it."""
+    """A candidate as far as the events have told of it.
+
+    `findings` is what the lint says of its text, a line each: `kernel.cu:12: warn: D06: ...`.
+    """
 
     id: str
     sha: str
@@ -102,6 +105,7 @@ class Candidate:
     seed_file: str = ""
     configuration: Mapping[str, str] = field(default_factory=_nothing)
     calls: tuple[int, ...] = field(default=(), metadata=LATER)
+    findings: tuple[str, ...] = field(default=(), metadata=LATER)
     phase: Phase = Phase.PROPOSED
     attempt: int = 0
     build_ns: int = 0

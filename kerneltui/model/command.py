@@ -110,11 +110,15 @@ class SetPaused:
 
 @dataclass(frozen=True, slots=True)
 class SetBudget:
-    """Change the budget; None is no limit, and for money (millionths of a dollar) leaves it as it is."""
+    """Change the budget; None is no limit, and for money (millionths of a dollar) leaves it as it is.
+
+    `no_money_limit` lifts the limit of money, which takes more than leaving it out.
+    """
 
     candidates: int | None
     time_ns: int | None
     micro_usd: int | None = None
+    no_money_limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)

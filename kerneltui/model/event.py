@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, cast
 
-from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.agent_event import (
+    HandedOver,
+    ModelCallEnded,
+    ModelCallStarted,
+    ProposalFailed,
+)
 from kerneltui.model.candidate import AgentName, Failure, Origin
 from kerneltui.model.directive import Directive
 from kerneltui.model.errors import NewerSchema, RecordError
@@ -151,6 +156,7 @@ class CandidateProposed:
     configuration: Mapping[str, str]
     steers: tuple[int, ...] = ()
     calls: tuple[int, ...] = field(default=(), metadata=LATER)
+    findings: tuple[str, ...] = field(default=(), metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +259,18 @@ class BudgetSet:
     time_ns: int | None
     micro_usd: int | None = field(default=None, metadata=LATER)
 
+    @property
+    def text(self) -> str:
+        """In words: `40 candidates, 10 min, no limit in money`."""
+        parts = [
+            "any number of candidates"
+            if self.candidates is None
+            else f"{self.candidates} candidates",
+            "any time" if self.time_ns is None else f"{self.time_ns / 60e9:.3g} min",
+            "no limit in money" if self.micro_usd is None else f"${self.micro_usd / 1e6:.2f}",
+        ]
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentMessage:
@@ -293,6 +311,7 @@ Event = (
     | ModelCallStarted
     | ModelCallEnded
     | ProposalFailed
+    | HandedOver
     | NotesWritten
     | ModelChosen
     | SearchEnded
@@ -320,6 +339,7 @@ EVENT_KINDS: dict[str, type[Any]] = {
     "model_call_started": ModelCallStarted,
     "model_call_ended": ModelCallEnded,
     "proposal_failed": ProposalFailed,
+    "handed_over": HandedOver,
     "notes_written": NotesWritten,
     "model_chosen": ModelChosen,
     "search_ended": SearchEnded,
@@ -377,6 +397,7 @@ def event_subject(event: Event) -> str:
             ModelCallStarted()
             | ModelCallEnded()
             | ProposalFailed()
+            | HandedOver()
             | NotesWritten()
             | ModelChosen()
         ):

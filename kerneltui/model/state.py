@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from kerneltui.model.agent_event import CallRecord, ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.agent_event import (
+    CallRecord,
+    HandedOver,
+    ModelCallEnded,
+    ModelCallStarted,
+    ProposalFailed,
+)
 from kerneltui.model.candidate import (
     AgentName,
     Candidate,
@@ -106,7 +112,7 @@ class State:
 
     `position` is the number of events folded, `fruitless` counts by agent the attempts in a row that gave
     no proposal. `notes` is what the human made of the lab notes, None if nobody touched them; `models`
-    names by role the models that the human chose.
+    names by role the models that the human chose; `handover` is what the fast path left behind.
     """
 
     position: int = 0
@@ -143,6 +149,7 @@ class State:
     fruitless: dict[str, int] = field(default_factory=_counts, metadata=LATER)
     notes: str | None = field(default=None, metadata=LATER)
     models: Mapping[str, str] = field(default_factory=_nothing, metadata=LATER)
+    handover: HandedOver | None = field(default=None, metadata=LATER)
     ended: str = ""
 
     def __post_init__(self) -> None:
@@ -220,8 +227,7 @@ class State:
                 self.fruitless = {}
                 self.ended = ""
             case AgentMessage():
-                message = Message(event.at, event.agent, event.text)
-                self.messages = (*self.messages, message)[-MESSAGES_KEPT:]
+                self._say(Message(event.at, event.agent, event.text))
             case ModelCallStarted() | ModelCallEnded():
                 record_call(self.calls, event)
             case ProposalFailed():
@@ -230,14 +236,20 @@ class State:
                     event.agent: self.fruitless.get(event.agent, 0) + 1,
                 }
                 text = f"no proposal from {event.parent}: {event.reason}"
-                message = Message(event.at, event.agent, text)
-                self.messages = (*self.messages, message)[-MESSAGES_KEPT:]
+                self._say(Message(event.at, event.agent, text, event.detail))
+            case HandedOver():
+                self.handover = event
+                head, _, rest = event.text.partition("\n")
+                self._say(Message(event.at, event.agent, f"hands over: {head}", rest))
             case SearchEnded():
                 self.ended = event.reason
             case _:
                 self._candidate(event)
         self.position += 1
         self.at = event.at
+
+    def _say(self, message: Message) -> None:
+        self.messages = (*self.messages, message)[-MESSAGES_KEPT:]
 
     @property
     def goal(self) -> str:
@@ -340,6 +352,7 @@ class State:
             seed_file=event.seed_file,
             configuration=event.configuration,
             calls=event.calls,
+            findings=event.findings,
         )
 
     def _decide(self, event: Decided) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from kerneltui.model.record import LATER
 from kerneltui.model.steer_event import ConstraintKind, ConstraintSet, SteerDelivered
 
 __all__ = ["GOAL", "Constraint", "Message", "SteerRecord", "constrained", "delivered", "goal_of"]
@@ -49,11 +50,12 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What an agent said."""
+    """What an agent said, and lines that stand behind it."""
 
     at: int
     agent: str
     text: str
+    detail: str = field(default="", metadata=LATER)
 
 
 def delivered(steers: tuple[SteerRecord, ...], event: SteerDelivered) -> tuple[SteerRecord, ...]:

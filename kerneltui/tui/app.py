@@ -253,8 +253,6 @@ class KernelTui(App[Quit], inherit_bindings=False):
 
     async def interrupt(self) -> None:
         """Ends the running evaluation; a second time within two seconds asks about quitting."""
-        from kerneltui.model.command import Interrupt
-
         now = self.monotonic()
         screen = self.base
         if self._interrupted is not None and now - self._interrupted < _TWICE_NS:
@@ -267,8 +265,17 @@ class KernelTui(App[Quit], inherit_bindings=False):
         if not self.feed.snapshot.may_decide:
             screen.say("ctrl+c again to quit")
             return
-        screen.say("interrupting the evaluation; ctrl+c again to quit")
-        self.run_worker(self.feed.ask(Interrupt()), group="command")
+        screen.say("interrupting; ctrl+c again to quit")
+        self.run_worker(self._interrupt(), group="command")
+
+    async def _interrupt(self) -> None:
+        """Asks for the end of what runs, and says what the engine ends: it alone knows."""
+        from kerneltui.model.command import Interrupt
+
+        reply = await self.feed.ask(Interrupt())
+        if self.base is not None:
+            text = reply.error or str(reply.data.get("text") or "interrupting")
+            self.base.say(f"{text}; ctrl+c again to quit")
 
     def ask_quit(self) -> None:
         """Asks whether the engine stops; a terminal that cannot decide just leaves."""

@@ -227,7 +227,7 @@ ACTIONS: tuple[Action, ...] = (
         "interrupt",
         ("ctrl+c",),
         "interrupt",
-        "end the evaluation; again within 2 s: quit",
+        "end the evaluation, or else thoughts; again within 2 s: quit",
         _G,
         "Interrupt",
     ),

@@ -26,6 +26,7 @@ HELP = (
     ("/force field=value, /unforce …", "always propose this value; lift that"),
     ("/pause, /resume", "pause after the current evaluation; go on"),
     ("/budget 40, 10m, $5, 40 10m $5", "candidates, time, money; the rest stays; - lifts the rest"),
+    ("/budget $none, /budget none", "no limit in money; no limit at all"),
     ("/goal text, /goal -", "what all agents aim for until you say otherwise; lift that"),
     ("/model slow name", "the model of a role: fast, slow, judge, meta"),
 )
@@ -129,11 +130,12 @@ def _model(rest: str) -> ChooseModel:
 
 
 def _budget(rest: str, state: State) -> SetBudget:
-    """Reads a budget; what is not named stays, or has no limit if there is a `-`."""
+    """Reads a budget; what is not named stays; `none` lifts it, and so does `-`, money excepted."""
     words = rest.split()
     if not words:
         raise SteerError("/budget needs candidates, a time, money or several: /budget 40 10m $5")
-    lifted = "-" in words
+    lifted = "-" in words or "none" in words
+    free = "$none" in words or "none" in words
     candidates = None if lifted else state.budget_candidates
     time_ns = None if lifted else state.budget_ns
     money: int | None = None
@@ -145,6 +147,8 @@ def _budget(rest: str, state: State) -> SetBudget:
             money = round(float(dollars.group(1)) * 1e6)
         elif word.isdigit() and int(word) > 0:
             candidates = int(word)
-        elif word != "-":
+        elif word not in ("-", "none", "$none"):
             raise SteerError(f"/budget does not understand '{word}'; write /budget 40 10m $5")
-    return SetBudget(candidates, time_ns, money)
+    if "$none" in words and money is not None:
+        raise SteerError("/budget: $none and a sum exclude one another")
+    return SetBudget(candidates, time_ns, money, no_money_limit=free and money is None)

@@ -5,7 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.agent_event import (
+    HandedOver,
+    ModelCallEnded,
+    ModelCallStarted,
+    ProposalFailed,
+)
 from kerneltui.model.candidate import AgentName, Origin
 from kerneltui.model.event import (
     AgentMessage,
@@ -174,6 +179,8 @@ def _model_text(event: Event) -> tuple[str, str] | None:
         case ModelCallEnded():
             why = f": {event.reason}" if event.reason else ""
             return "engine", f"call {event.number} ended, {event.outcome}{why}"
+        case HandedOver():
+            return event.agent, f"hands over: {event.text.partition(chr(10))[0]}"
         case ProposalFailed():
             return event.agent, f"has no proposal from {event.parent}: {event.reason}"
         case _:
@@ -205,7 +212,7 @@ def _session_text(event: Event) -> tuple[str, str]:
         case PauseSet():
             return "you", "paused the search" if event.paused else "let the search go on"
         case BudgetSet():
-            return "you", "changed the budget"
+            return "you", f"set the budget to {event.text}"
         case AgentMessage():
             return event.agent, event.text.split("\n", 1)[0]
         case SearchEnded():

@@ -52,3 +52,12 @@ def test_a_recorded_session_tells_evidence_and_limits() -> None:
     assert "## Evidence" in text
     assert "of the bound" in text
     assert "| shape | bound | limited by | best baseline |" in text
+
+
+def test_the_record_of_an_evaluation_is_told() -> None:
+    bundle = ROOT / "sessions" / "gemm_allgather-h200.bundle"
+    text = context("--session", str(bundle), "--agent", "slow", "--target", "cuda")
+    record = text.split("## Its record\n\n", 1)[1].split("\n##", 1)[0]
+    assert record.startswith("Its evaluation took: lint ")
+    assert record.index("compile") < record.index("verify") < record.index("benchmark")
+    assert "## Handed over by the fast path\n\nLanded at c0001" in text

@@ -213,6 +213,8 @@ class Paper:
                 return session.machine[id_]
             case Accept(hunks=hunks) if hunks is not None:
                 return {"text": "c0033 proposed from the chosen hunks"}
+            case Interrupt():
+                return {"text": "interrupting the evaluation of c0032"}
             case _:
                 return {}
 
@@ -224,7 +226,7 @@ class Paper:
             case ChooseModel(role=role, model=model):
                 return ModelChosen(at=at, role=role, model=model)
             case SetBudget(candidates=candidates, time_ns=time_ns, micro_usd=money):
-                money = money or self.state.budget_micro_usd
+                money = None if command.no_money_limit else money or self.state.budget_micro_usd
                 return BudgetSet(at=at, candidates=candidates, time_ns=time_ns, micro_usd=money)
 
     def events_for(self, command: Command) -> list[Event]:

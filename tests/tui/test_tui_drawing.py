@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fakes import NOW
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from tui_session import SECOND, record
 
+from kerneltui.model.agent_event import ProposalFailed
 from kerneltui.model.patch import apply_hunks
 from kerneltui.model.state import fold
 from kerneltui.model.statistics import Interval, Verdict
@@ -265,6 +268,19 @@ def test_the_table_names_what_changed_against_the_parent() -> None:
     assert "CHUNK_ROWS   96   was 48" in text
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_findings_stand_beside_the_directive(width: int) -> None:
+    finding = "kernel.cpp:12: warn: D11: flags are reset: memset is called on signal words; " * 2
+    candidate = replace(STATE.candidates["c0028"], findings=(finding.strip(),))
+    lines = directive_lines(STATE, candidate, width)
+    text = [plain(line) for line in lines]
+    assert " Lint: the directive and the code" in text
+    assert text[text.index(" Lint: the directive and the code") + 1].startswith(
+        "   kernel.cpp:12: warn"
+    )
+    assert all(line_width(line) <= width for line in lines)
+
+
 def test_steers_go_queued_delivered_answered() -> None:
     assert [steer_status(steer) for steer in STATE.steers] == ["answered@c0009", "queued"]
     text = "\n".join(plain(line) for line in agents_lines(STATE, Live(), STATE.at, 100))
@@ -347,3 +363,21 @@ def test_keyframes_give_the_same_states() -> None:
         assert timeline.state(step).canonical() == fold(events[:step]).canonical()
     assert timeline.state(10**9).position == len(events)
     assert timeline.state(-1).position == 0
+
+
+@given(st.integers(30, 160), st.text(max_size=200))
+def test_what_stands_behind_a_message_is_shown_and_bounded(width: int, more: str) -> None:
+    detail = "was: int a;\n    now: int b;\n" + more + "\nx" * 60
+    state = STATE.copy()
+    failed = ProposalFailed(
+        at=NOW, agent="slow", parent="c0001", reason="no such line", detail=detail
+    )
+    state.apply(failed)
+    lines = agents_lines(state, Live(), state.at, width)
+    text = [plain(line) for line in lines]
+    assert "       │ was: int a;" in text
+    assert "       │     now: int b;" in text
+    assert any("more lines" in line for line in text)
+    start = text.index("       │     now: int b;")
+    assert all(line_width(line) <= max(width, 19) for line in lines[start - 1 :])
+    assert sum(line.startswith("       │ ") for line in text) <= 25

@@ -200,6 +200,10 @@ def test_a_candidate_says_what_it_cost() -> None:
         ("/budget 60 1h $5", SetBudget(60, 3600 * 10**9, 5_000_000)),
         ("/budget 60 -", SetBudget(60, None)),
         ("/budget -", SetBudget(None, None)),
+        ("/budget $none", SetBudget(40, 600 * 10**9, None, no_money_limit=True)),
+        ("/budget none", SetBudget(None, None, None, no_money_limit=True)),
+        ("/budget none $5", SetBudget(None, None, 5_000_000)),
+        ("/budget 60 $none", SetBudget(60, 600 * 10**9, None, no_money_limit=True)),
         ("/goal fewer flags", Steer("all", "goal: fewer flags")),
         ("/goal -", Steer("all", "goal:")),
         ("/model slow claude-x", ChooseModel("slow", "claude-x")),
@@ -214,6 +218,7 @@ def test_commands_of_the_steer_line(text: str, command: object) -> None:
     [
         ("/budget $0", "does not understand"),
         ("/budget $", "does not understand"),
+        ("/budget $5 $none", "exclude one another"),
         ("/budget 1e3", "does not understand"),
         ("/model slow", "needs a role"),
         ("/model boss x", "needs a role"),
@@ -321,6 +326,14 @@ async def test_a_budget_in_dollars_is_sent_and_shown(desk: Desk, pilot: Any) -> 
     await until(pilot, lambda: desk.decisions)
     assert desk.decisions == [SetBudget(40, 600 * 10**9, 8_000_000)]
     await until(pilot, lambda: has(desk, "$0.32 of $8.00"))
+
+
+@drive(paper=Paper(with_models()))
+async def test_a_limit_in_money_can_be_lifted_and_that_is_said(desk: Desk, pilot: Any) -> None:
+    await pilot.press("s", *"/budget $none", "enter")
+    await until(pilot, lambda: desk.decisions)
+    assert desk.decisions == [SetBudget(40, 600 * 10**9, None, no_money_limit=True)]
+    await until(pilot, lambda: has(desk, "$0.32 (+$0.08 running), no limit"))
 
 
 @drive()

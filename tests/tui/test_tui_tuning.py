@@ -267,14 +267,30 @@ async def test_steering_goes_queued_and_keeps_its_address(desk: Desk, pilot: Any
     assert desk.decisions == [Steer("slow", "keep 48 rows")]
     assert tuning(desk).steer.to == "slow"
     await until(pilot, lambda: has(desk, "2 steer queued"))
-    await pilot.press("up")
+    await pilot.press("s", "up")
     assert tuning(desk).steer.input.value == "keep 48 rows"
 
 
 @drive()
+async def test_after_a_message_single_keys_work_again(desk: Desk, pilot: Any) -> None:
+    await pilot.press("s", *"fewer flags", "enter")
+    await until(pilot, lambda: desk.decisions)
+    assert not tuning(desk).typing
+    await pilot.press("p")
+    await until(pilot, lambda: len(desk.decisions) == 2)
+    await pilot.press("s", *"and p", "enter")
+    await until(pilot, lambda: len(desk.decisions) == 3)
+    assert desk.decisions == [
+        Steer("all", "fewer flags"),
+        SetPaused(True),
+        Steer("all", "and p"),
+    ]
+
+
+@drive()
 async def test_steer_commands(desk: Desk, pilot: Any) -> None:
-    await pilot.press("s")
     for line in ("/pin c0028", "/ban SYNC=world", "/budget 60 20m", "/pause"):
+        await pilot.press("s")
         tuning(desk).steer.input.value = line
         await pilot.press("enter")
     await until(pilot, lambda: len(desk.decisions) == 4)
@@ -396,6 +412,8 @@ async def test_quit_can_stop_the_engine(desk: Desk, pilot: Any) -> None:
 async def test_ctrl_c_interrupts_and_twice_asks_about_quitting(desk: Desk, pilot: Any) -> None:
     await pilot.press("s", "ctrl+c")
     await until(pilot, lambda: desk.decisions == [Interrupt()])
+    said = "interrupting the evaluation of c0032; ctrl+c again to quit"
+    await until(pilot, lambda: tuning(desk).notice == said)
     await pilot.press("ctrl+c")
     await until(pilot, lambda: isinstance(desk.app.screen, ChoiceDialog))
 

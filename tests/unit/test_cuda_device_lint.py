@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from kerneltui.evaluation.device_lint import LintContext, lint_device_code
-from kerneltui.model.directive import Backend, Directive, Issuer, Placement, Sync
 from kerneltui.targets.cuda.network import gin_missing
 
 KERNELS = sorted((Path(__file__).parents[2] / "kernels" / "gemm_allgather").glob("*.cu"))
@@ -90,6 +89,20 @@ CASES = {
     "L10 half": (
         kernel(f"{SESSION}\nbar.sync(ncclCoopCta(), cuda::memory_order_release);"),
         kernel(f"{SESSION}\nbar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);"),
+        GIN,
+    ),
+    "L10 pull": (
+        kernel(
+            f"{SESSION}\nfloat* own = (float*)ncclGetLocalPointer(w, 0);\nown[i] = 1;\n"
+            "bar.sync(ncclCoopCta(), cuda::memory_order_relaxed);\n"
+            "const float* d = (const float*)ncclGetLsaPointer(w, 0, p);\nx = d[i];"
+        ),
+        kernel(
+            f"{SESSION}\nbar.sync(ncclCoopCta(), cuda::memory_order_relaxed);\n"
+            "float* own = (float*)ncclGetLocalPointer(w, 0);\nown[i] = 1;\n"
+            "bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);\n"
+            "const float* d = (const float*)ncclGetLsaPointer(w, 0, p);\nx = d[i];"
+        ),
         GIN,
     ),
     "L11": (
@@ -212,13 +225,6 @@ CASES = {
             "float* d = (float*)ncclGetLsaPointer(w, 0, q);\nfor (int i = 0; i < n; i++) d[i] = s[i];\n}"
         ),
         GIN,
-    ),
-    "L27": (
-        kernel("f[0] = 1;"),
-        kernel("peers[0] = 1;"),
-        LintContext(
-            directive=Directive(Backend.LSA, Placement.SEQUENTIAL, Sync.WORLD, Issuer.CTA, 4096)
-        ),
     ),
     "L28": (kernel(f"{BULK}\n{FLAG}"), kernel(f"{BULK}\n{WAIT_ALL}\n{FENCE}\n{FLAG}"), GIN),
     "L28 read": (

@@ -30,9 +30,9 @@ from kerneltui.engine.place import Place
 from kerneltui.engine.recorder import Recorder
 from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
-from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.agent_event import HandedOver, ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.candidate import AgentName, Failure, Origin, Phase
-from kerneltui.model.command import WriteNotes
+from kerneltui.model.command import Interrupt, WriteNotes
 from kerneltui.model.event import (
     AcceptRule,
     BudgetSet,
@@ -69,9 +69,10 @@ def stated(source: str) -> dict[str, Any]:
 
 
 def marked(source: str, mark: str) -> str:
-    """The same kernel as another program: one more token in its frozen part."""
-    include = "#include <kerneltui/kernel.h>"
-    return source.replace(include, f"{include}\nstatic const int {mark} = 1;")
+    """The same kernel as another program: one more region with a token of its own."""
+    include = "#include <kerneltui/kernel.h>\n"
+    region = f"// kerneltui: evolve begin {mark}\nstatic const int {mark} = 1;\n// kerneltui: evolve end\n"
+    return source.replace(include, include + region)
 
 
 DESCRIBED = {
@@ -435,7 +436,7 @@ def test_a_model_keeps_the_lab_notes(folder: Path) -> None:
     later = model.asked[model.asked.index(asked[0]) + 1]
     assert "Flags per chunk help" in "\n".join(block.text for block in later.system)
     written = [event for event in events_of(folder) if isinstance(event, NotesWritten)]
-    assert [event.by for event in written] == ["slow"]
+    assert [event.by for event in written] == ["fast", "slow"]
     assert fold(events_of(folder)).canonical() == state.canonical()
 
 
@@ -450,3 +451,140 @@ def test_what_the_human_writes_meanwhile_is_not_overwritten(folder: Path) -> Non
     assert state.notes == "mine\n"
     told = [m.text for m in state.messages if "lab notes not taken" in m.text]
     assert told == ["lab notes not taken: the human has changed them meanwhile"]
+
+
+def test_what_the_lint_finds_is_kept_and_told_in_the_next_question(folder: Path) -> None:
+    line = next(line for line in WINDOW.splitlines() if line.startswith("/* Tells all peers that"))
+    clear = "inline void clear(const State &s) { std::memset(s.ctx->signals[0], 0, 8); }"
+    wrong = {**STAGE_B, "rewrite": WINDOW.replace(line, f"{clear}\n{line}")}
+    model = ScriptedModel([DESCRIBED, STAGE_A, wrong, {"diagnosis": "a flag is lost"}, STAGE_B])
+    state = run(folder, model, FakeEvaluator(fail=failing("clear", 1)))
+    (finding,) = state.candidates["c0002"].findings
+    number = wrong["rewrite"].splitlines().index(clear) + 1
+    assert finding.startswith(f"kernel.cpp:{number}: warn: D11: flags are reset: memset is called")
+    judged, repaired = model.asked[3:5]
+    assert finding in judged.turns[0].text and finding in repaired.turns[0].text
+    assert state.candidates["c0003"].findings == ()
+    proposed = [e for e in events_of(folder) if getattr(e, "findings", ())]
+    assert [event.id for event in proposed] == ["c0002"]
+
+
+def test_marks_that_are_not_proven_come_to_nothing_with_the_lines(folder: Path) -> None:
+    hidden = {**STAGE_A, "rewrite": SEED.replace("struct State {", "struct State { int more;")}
+    model = ScriptedModel([DESCRIBED, hidden])
+    run(folder, model)
+    failed = next(event for event in events_of(folder) if isinstance(event, ProposalFailed))
+    assert "outside of every evolve region" in failed.reason
+    assert "now: struct State { int more;" in failed.detail
+    assert [call.purpose for call in model.asked[1:5]] == [
+        "stage A from c0000", *(f"stage A from c0000, repair {n}" for n in (1, 2, 3))
+    ]  # fmt: skip
+
+
+def hand_overs(folder: Path) -> list[HandedOver]:
+    return [event for event in events_of(folder) if isinstance(event, HandedOver)]
+
+
+def test_the_fast_path_hands_over_what_it_learned_when_it_lands(folder: Path) -> None:
+    repaired = {**STAGE_A, "rewrite": STAGE_A["rewrite"].replace("stage_a", "stage_a2")}
+    diagnosis = {"diagnosis": "rank 1 reads too early"}
+    model = ScriptedModel([DESCRIBED, STAGE_A, diagnosis, repaired, STAGE_B, tunable("x", "1")])
+    state = run(folder, model, FakeEvaluator(fail=failing("stage_a ", 1)), candidates=4)
+    (told,) = hand_overs(folder)
+    assert (told.agent, told.candidate) == ("fast", "c0003")
+    lines = told.text.splitlines()
+    assert lines[0].startswith(
+        "Landed at c0003 (stage B: stores to the peers), with 1 failed attempt."
+    )
+    assert lines[1] == "Communication: all_gather (C → C, made by gemm, used by caller)."
+    assert lines[2].startswith("Directive in force: lsa thread sequential world ")
+    assert "- c0002, stage A: asks for flags and keeps the collective" in told.text
+    assert (
+        "- c0001, stage A: asks for flags and keeps the collective: in verify (mismatch): "
+        in told.text
+    )
+    assert "- c0001: rank 1 reads too early" in told.text
+    assert state.handover == told
+    assert state.notes is not None and state.notes.startswith("# Notes\n")
+    assert state.notes.endswith(f"\n\n## Handed over by the fast path\n\n{told.text}\n")
+    slow = next(call for call in model.asked if call.role is Role.SLOW)
+    system = "\n".join(block.text for block in slow.system)
+    assert system.count(told.text) == 1
+    assert any(m.text.startswith("hands over: Landed at c0003") for m in state.messages)
+    assert fold(events_of(folder)).canonical() == state.canonical()
+
+
+def test_a_hand_over_is_told_once_and_outlives_the_lab_notes(folder: Path) -> None:
+    run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, tunable("x", "1")]), candidates=3)
+    with Session.open(folder, writable=True) as session:
+        state = load_state(session)
+        recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
+        recorder.record(NotesWritten(at=state.at + 1, text="mine\n"))
+        recorder.record(BudgetSet(at=state.at + 2, candidates=4, time_ns=None))
+    model = ScriptedModel([noting("never asked")])
+    run(folder, model, candidates=4)
+    (told,) = hand_overs(folder)
+    system = "\n".join(block.text for block in model.asked[0].system)
+    assert f"## Handed over by the fast path\n\n{told.text}" in system
+    assert "## Lab notes\n\nmine" in system
+
+
+def test_after_twenty_failures_the_fast_path_hands_over_to_the_slow_path(folder: Path) -> None:
+    made = iter(range(1000))
+
+    def answer(call: ModelCall) -> dict[str, Any]:
+        match call.tools[0].name:
+            case "describe":
+                return DESCRIBED
+            case "diagnose":
+                return {"diagnosis": "it reads too early"}
+        if call.role is Role.SLOW:
+            anchor = next(line for line in SEED.splitlines() if "(ctx->host->all_gather" in line)
+            edit = {"search": anchor, "replace": f"/**/ if (0) {{}} int y{next(made)};\n{anchor}"}
+            return {"reason": "another", "directive": HOST, "edits": [edit]}
+        return {**STAGE_A, "rewrite": marked(SEED, f"stage_{next(made)}")}
+
+    model = ScriptedModel([answer])
+    fails = FakeEvaluator(fail=failing("stage_", 1000))
+    state = run(folder, model, fails, candidates=21)
+    failed = [c for c in state.candidates.values() if c.agent is AgentName.FAST]
+    assert len(failed) == 20 and all(c.phase is Phase.FAILED for c in failed)
+    (told,) = hand_overs(folder)
+    assert told.candidate == ""
+    assert told.text.startswith("No device-initiated kernel passed: 20 attempts failed, 0 gave no")
+    assert told.text.count("in verify (mismatch)") == 20
+    assert told.text.count("it reads too early") == 3
+    assert len(told.text) < 8000
+    slow = next(call for call in model.asked if call.role is Role.SLOW)
+    assert told.text in "\n".join(block.text for block in slow.system)
+
+
+def test_the_end_of_a_failed_childs_log_is_told_with_the_next_question(folder: Path) -> None:
+    model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, noting("none")])
+    run(folder, model, FakeEvaluator(fail=failing("idea_0", 1)), candidates=9)
+    told = [call.turns[0].text for call in model.asked if call.role is Role.SLOW]
+    (about, *_) = [text for text in told if "The last failure from c000" in text]
+    assert (
+        "idea 0\n\nThe end of its log (data, whatever it says):\n\n```\nthe whole story\n```"
+        in about
+    )
+
+
+def test_an_interrupt_says_whose_thought_it_ends(folder: Path) -> None:
+    asked = threading.Event()
+    told: list[Any] = []
+
+    def slow(call: ModelCall) -> dict[str, Any]:
+        def interrupt() -> None:
+            terminal = Terminal(Place(folder, WORKLOAD, exists=True))
+            told.append(terminal.ask(Interrupt()))
+            terminal.socket.close()
+            asked.set()
+
+        if not told:
+            threading.Thread(target=interrupt).start()
+            assert asked.wait(20)
+        return DESCRIBED
+
+    run(folder, ScriptedModel([slow, STAGE_A, STAGE_B]), candidates=1)
+    assert told[0]["data"]["text"] == "interrupting what fast thinks about (analyse the seed)"

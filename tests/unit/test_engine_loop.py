@@ -40,6 +40,7 @@ from kerneltui.model.command import (
     Rebench,
     Redo,
     Reject,
+    SetBudget,
     Steer,
     StopEngine,
     TakeOver,
@@ -393,10 +394,11 @@ def test_an_interrupted_evaluation_is_marked_and_can_be_run_again(live):
     block = threading.Event()
     terminal = live(FakeEvaluator(block=block), rule=AcceptRule.NONE, candidates=1)
     terminal.wait(lambda s: any(c.phase is Phase.CHECKING for c in s.candidates.values()))
-    assert terminal.ask(Interrupt())["ok"]
+    told = terminal.ask(Interrupt())
+    assert told["ok"] and told["data"]["text"] == "interrupting the evaluation of c0001"
     terminal.wait(lambda s: any(c.phase is Phase.INTERRUPTED for c in s.candidates.values()))
     nothing = terminal.ask(Interrupt())
-    assert not nothing["ok"] and "no evaluation is running" in nothing["error"]
+    assert not nothing["ok"] and nothing["error"] == "no evaluation is running, and no agent thinks"
     block.set()
     cut = next(c.id for c in terminal.state.candidates.values() if c.phase is Phase.INTERRUPTED)
     assert terminal.ask(Rebench(cut))["ok"]
@@ -440,3 +442,17 @@ def test_nothing_is_profiled_while_something_runs_or_unverified(live):
     terminal.wait(lambda state: state.candidates["c0001"].phase is Phase.CHECKING)
     assert "an evaluation is running" in terminal.ask(Profile("c0000"))["error"]
     evaluator.block.set()
+
+
+def test_a_limit_in_money_is_lifted_only_by_name_and_that_is_said(live):
+    terminal = live(FakeEvaluator(), rule=AcceptRule.NONE, agents="off")
+    told = terminal.ask(SetBudget(5, None, 5_000_000))
+    assert told["data"]["text"] == "the budget is 5 candidates, any time, $5.00"
+    told = terminal.ask(SetBudget(6, 60 * 10**9))
+    assert told["data"]["text"] == "the budget is 6 candidates, 1 min, $5.00"
+    assert terminal.state.budget_micro_usd == 5_000_000
+    told = terminal.ask(SetBudget(6, None, no_money_limit=True))
+    assert told["data"]["text"] == "the budget is 6 candidates, any time, no limit in money"
+    assert terminal.state.budget_micro_usd is None
+    said = [message.text for message in terminal.state.messages if message.agent == "engine"]
+    assert said[-1] == "the limit of $5.00 is lifted: what models cost has no limit now"

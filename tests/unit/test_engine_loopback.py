@@ -35,6 +35,7 @@ from kerneltui.model.state import State, fold
 _BEGIN, _END = "// kerneltui: evolve begin schedule\n", "// kerneltui: evolve end"
 SCHEDULE = WINDOW.split(_BEGIN, 1)[1].split(_END, 1)[0]
 ANCHOR = next(line for line in SCHEDULE.splitlines() if line.startswith("/* Tells all peers"))
+UNPROVEN = SEED.replace("struct State {", "struct State { int more;")
 KINDS = {
     Origin.DIFF: "by a focused change",
     Origin.REWRITE: "by writing one of its evolve regions anew",
@@ -116,7 +117,8 @@ def fast_steps() -> list[Step]:
              say=(Say("tool", json.dumps(described), "describe"),)),
         Step("cut", expect=("Stage A\\.",), cut="close", cut_after=5,
              say=(whole("asks for flags", marked(SEED, "stage_a"), HOST),)),
-        Step("stage A", expect=("Stage A\\.",),
+        Step("unproven", expect=("Stage A\\.",), say=(whole("asks", UNPROVEN, HOST),)),
+        Step("stage A", expect=("Stage A\\.", "int more.* outside of every evolve region"),
              say=(whole("asks for flags", marked(SEED, "stage_a"), HOST),)),
         Step("stage B", expect=("Stage B\\.",), say=(whole("stores to peers", bad[0], stated(WINDOW)),)),
         Step("judge", expect=("^tool diagnose$", "rank 1 is wrong"), times=3, say=(diagnose,)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,15 @@ from kerneltui.agents.port import Proposal
 from kerneltui.engine.opening import Start, create_session, kernel_path, load_state
 from kerneltui.engine.proposal_check import ProposalCheck
 from kerneltui.engine.recorder import Recorder, unheard
-from kerneltui.model.candidate import AgentName, Origin
-from kerneltui.model.event import AcceptRule
-from kerneltui.model.measurement import FailureKind
+from kerneltui.model.candidate import AgentName, Failure, Origin
+from kerneltui.model.directive import Backend, Directive, Issuer, Placement, Sync
+from kerneltui.model.event import AcceptRule, CandidateFailed
+from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.workload import load_workload
 
 WORKLOAD = load_workload(Path(__file__).parents[2] / "workloads" / "gemm_allgather")
+
+HOST = Directive(Backend.HOST, Placement.SEQUENTIAL, Sync.WORLD, Issuer.DEDICATED, 0)
 
 
 @pytest.fixture
@@ -48,6 +52,44 @@ def test_a_change_outside_the_regions_is_refused_unless_it_may_replace_the_file(
     assert failure is not None and failure.kind is FailureKind.REFUSED
     assert "outside the evolve regions of c0000" in failure.reason
     assert check.problem(proposal(changed, Origin.TRANSFORM)) is None
+    assert check.problem(proposal(changed, Origin.EDIT)) is None
+
+
+def test_a_transform_that_keeps_the_host_collectives_changes_regions_only(check: ProposalCheck):
+    changed = check.recorder.source("c0000").replace("struct State {", "struct State { int more;")
+    failure = check.problem(replace(proposal(changed, Origin.TRANSFORM), directive=HOST))
+    assert failure is not None and failure.stage is Stage.PATCH
+    assert "'struct State { int more;') is outside of every evolve region" in failure.reason
+    begin, end = "// kerneltui: evolve begin state\n", "// kerneltui: evolve end\n"
+    line = "struct State { int more;\n"
+    changed = changed.replace(line, f"{begin}{line}int first;\n{end}")
+    failure = check.problem(replace(proposal(changed, Origin.TRANSFORM), directive=HOST))
+    assert failure is not None and "the region state leaves a block open" in failure.reason
+    seed = check.recorder.source("c0000")
+    proven = seed.replace("struct State {", f"{begin}struct More {{}};\n{end}struct State {{")
+    assert check.problem(replace(proposal(proven, Origin.TRANSFORM), directive=HOST)) is None
+
+
+def test_a_repair_of_a_failed_transform_is_held_against_what_that_stood_on(check: ProposalCheck):
+    seed = check.recorder.source("c0000")
+    begin, end = "// kerneltui: evolve begin state\n", "// kerneltui: evolve end\n"
+    wrong = seed.replace("struct State {", f"{begin}struct More {{}};\n{end}struct State {{")
+    first = replace(proposal(wrong, Origin.TRANSFORM), directive=HOST)
+    made = check.recorder.propose(first)
+    failure = Failure(Stage.COMPILE, FailureKind.COMPILE_ERROR, "no")
+    check.recorder.record(CandidateFailed(at=1, id=made, failure=failure))
+    hidden = wrong.replace(begin, "").replace(f"}};\n{end}struct", "};\nstruct")
+    repair = replace(first, source=hidden + "int f;\n", parents=(made,))
+    refused = check.problem(repair)
+    assert refused is not None and "struct More" in refused.reason
+
+
+def test_a_region_that_swallows_frozen_code_is_refused(check: ProposalCheck):
+    seed = check.recorder.source("c0000")
+    end = "    // kerneltui: evolve end"
+    failure = check.problem(proposal(seed.replace(end, f'    auto t = R"(\n{end}')))
+    assert failure is not None and failure.kind is FailureKind.REFUSED
+    assert "the region schedule leaves a raw string open" in failure.reason
 
 
 def test_comments_do_not_make_another_program(check: ProposalCheck):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kerneltui.agents.edits.failure import EditFailure, EditKind
@@ -10,18 +11,24 @@ from kerneltui.agents.edits.nearest import visible
 from kerneltui.model.errors import DefinitionError
 from kerneltui.model.kernel import Kernel, Language, parse_kernel
 
-__all__ = ["Pieces", "frozen_kept", "pieces_of", "read_result", "verify"]
+__all__ = ["WHOLE", "Pieces", "check_closed", "frozen_kept", "pieces_of", "read_result", "verify"]
 
 _MARK = re.compile(r"^\s*(?://|#)\s*kerneltui:\s*evolve\s+(?P<which>begin|end)\b")
 # Numbers first: an apostrophe in one begins no literal.
 _CPP_WHOLE = re.compile(
-    r"\b\d[\w.']*|//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL
+    r"\b\d[\w.']*|//[^\n]*|/\*.*?\*/"
+    r"|\b(?:u8|[uUL])?R\"(?P<tag>[^()\\\s\"]{0,16})\(.*?\)(?P=tag)\""
+    r"|(?P<open>\b(?:u8|[uUL])?R\"[^()\\\s\"]{0,16}\()"
+    r"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'",
+    re.DOTALL,
 )
 _PYTHON_WHOLE = re.compile(
     r"\"{3}.*?\"{3}|'{3}.*?'{3}|(?P<open>\"{3}|'{3})"
     r"|#[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'",
     re.DOTALL,
 )
+WHOLE = {Language.CPP: _CPP_WHOLE, Language.PYTHON: _PYTHON_WHOLE}
+"""By language: comments, texts, and in C++ numbers; what is inside of them is not code."""
 _CONDITION = re.compile(r"^[ \t]*#[ \t]*(?P<word>if|el|endif)", re.MULTILINE)
 _FORBIDDEN = re.compile("[\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]")
 
@@ -95,7 +102,7 @@ def verify(parent: Kernel, source: str) -> tuple[Kernel, tuple[str, ...]]:
         notes = _tunables_set(parent, kernel)
         if not frozen_kept(parent, kernel):
             raise _changed(before.frozen, after.frozen)
-    _check_closed(kernel, before, after)
+    check_closed(kernel, after.free, before.free)
     if kernel.token_hash() == parent.token_hash():
         what = "nothing" if source == parent.source else "only comments or spaces"
         raise EditFailure(
@@ -111,12 +118,21 @@ def frozen_kept(parent: Kernel, kernel: Kernel) -> bool:
     return pieces_of(kernel.render(back)).frozen == pieces_of(parent.source).frozen
 
 
-def _check_closed(kernel: Kernel, before: Pieces, after: Pieces) -> None:
-    """Refuses a region that leaves something open which would swallow frozen code, or closes it there."""
+def check_closed(kernel: Kernel, free: Sequence[str], before: Sequence[str] = ()) -> None:
+    """Refuses a region that leaves something open which would swallow frozen code, or closes it there.
+
+    Args:
+        kernel: The new text.
+        free: What its regions hold.
+        before: What they held; what was open there may stay so.
+
+    Raises:
+        EditFailure: The region and what is open, in words.
+    """
     python = kernel.language is Language.PYTHON
-    for region, old, new in zip(kernel.regions, before.free, after.free, strict=True):
-        what = _left_open(new, python=python)
-        if what and not _left_open(old, python=python):
+    for index, (region, text) in enumerate(zip(kernel.regions, free, strict=True)):
+        what = _left_open(text, python=python)
+        if what and not (before and _left_open(before[index], python=python)):
             raise EditFailure(
                 EditKind.FROZEN,
                 f"the region {region.name} leaves {what} open, or closes one that it did not open; "
@@ -125,18 +141,33 @@ def _check_closed(kernel: Kernel, before: Pieces, after: Pieces) -> None:
 
 
 def _left_open(text: str, *, python: bool) -> str:
-    """What does not begin and end within a text: a comment, a text or a condition of the preprocessor."""
+    """What does not begin and end within a text: a comment, a text, a condition, a block."""
     if python:
         return "a string" if any(m["open"] for m in _PYTHON_WHOLE.finditer(text)) else ""
+    if any(m["open"] for m in _CPP_WHOLE.finditer(text)):
+        return "a raw string"
     rest = _CPP_WHOLE.sub(" ", text)
     if "/*" in rest or "*/" in rest:
         return "a comment"
-    depth = 0
+    depth = branches = 0
     for match in _CONDITION.finditer(rest):
         if match["word"] != "if" and depth == 0:
             return "an #if"
         depth += {"if": 1, "el": 0, "endif": -1}[match["word"]]
-    return "an #if" if depth else ""
+        branches += match["word"] == "el"
+    if depth:
+        return "an #if"
+    # Branches of a condition may each open the block that the text behind them closes.
+    return "" if branches or _balanced(rest) else "a block"
+
+
+def _balanced(code: str) -> bool:
+    depth = 0
+    for brace in re.findall(r"[{}]", code):
+        depth += 1 if brace == "{" else -1
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def _tunables_set(parent: Kernel, kernel: Kernel) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ __all__ = [
 
 _OFF = "agents off: you propose with e, kerneltui judges and keeps the notebook"
 _FAILED = "no proposal from "
+_DETAIL_LINES = 24  # of a message, so that a long one does not bury what came before it
 _STYLES = {"thinking": "dim", "text": "ink", "tool": "string"}
 
 
@@ -136,7 +137,27 @@ def _paragraph(who: str, style: str, text: str, room: int, ink: str = "ink") -> 
 
 def _message_lines(message: Message, room: int) -> list[Line]:
     ink = "bad" if message.text.startswith(_FAILED) else "ink"
-    return _paragraph(message.agent, _who(message.agent), message.text, room, ink)
+    lines = _paragraph(message.agent, _who(message.agent), message.text, room, ink)
+    if message.detail:
+        lines += _detail_lines(message.detail, room - 2)
+    return lines
+
+
+def _detail_lines(detail: str, room: int) -> list[Line]:
+    """What stands behind a message: code keeps its indentation, prose is wrapped by the cell."""
+    parts = [
+        shown[at : at + room]
+        for shown in map(clean, detail.strip("\n").split("\n"))
+        for at in range(0, max(len(shown), 1), room)
+    ]
+    more = len(parts) - _DETAIL_LINES
+    lines: list[Line] = [
+        cut((("       ", ""), ("│ ", "faint"), (part, "dim")), room + 9)
+        for part in parts[:_DETAIL_LINES]
+    ]
+    if more > 0:
+        lines.append((("       │ ", "faint"), (f"… {more} more lines", "faint")))
+    return lines
 
 
 def _stream_lines(

@@ -34,7 +34,7 @@ def spend_line(state: State) -> Line:
     found, budget = state.spent(), state.budget_micro_usd
     text = money(found)
     if budget is None:
-        return ((text, "dim" if not found.unpriced else "warn"),)
+        return ((text, "warn"),) if found.unpriced else ((f"{text}, no limit", "dim"),)
     of = f" of ${budget / 1e6:.2f}"
     head, bracket, tail = text.partition(" (")
     text = f"{head}{of}{bracket}{tail}" if bracket else f"{text}{of}"

@@ -154,6 +154,14 @@ def directive_lines(state: State, candidate: Candidate, width: int) -> Sequence[
     else:
         before = parent.directive.items() if parent and parent.directive else {}
         lines += _pairs(candidate.directive.items(), before, width)
+    if candidate.findings:
+        lines += [(), ((" Lint: the directive and the code", "title"),)]
+        for finding in candidate.findings:
+            parts = wrap(finding, max(width - 5, 10))
+            lines += [
+                ((f"   {'' if not index else '  '}{part}", "warn" if not index else "ink"),)
+                for index, part in enumerate(parts)
+            ]
     if candidate.configuration:
         lines += [(), ((" Configuration", "title"),)]
         before = parent.configuration if parent else {}

@@ -333,6 +333,7 @@ class Deciding:
         typed = " ".join(steer.input.value.split())
         steer.take()
         steer.address(line.to)
+        self._screen.focus_panel(self._screen.home_panel)  # single keys mean something again
         self.send(line.command, typed if typed.startswith("/") else f"message to {line.to}")
 
     def steer_in_editor(self) -> None:

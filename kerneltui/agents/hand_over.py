@@ -1,0 +1,139 @@
+"""What the fast path leaves behind: how far it came, what failed and why, and what it knew of the problem."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from kerneltui.agents.fast_path import landing_point
+from kerneltui.agents.news import HandOver
+from kerneltui.agents.port import SearchView
+from kerneltui.model.candidate import AgentName, Candidate, Phase
+from kerneltui.model.state import State
+
+__all__ = [
+    "GRAPH",
+    "MOST_FRUITLESS",
+    "MOST_REPAIRS",
+    "failures",
+    "gave_up",
+    "graph_of",
+    "hand_over",
+    "handed_over_text",
+]
+
+MOST_REPAIRS = 20
+MOST_FRUITLESS = 5
+"""Attempts in a row without a proposal, after which an agent rests."""
+GRAPH = "communication: "
+"""How the message begins that tells the human of the communication graph."""
+_DIRECTIVE = "; first directive: "
+_MOST_FAILURES = 20
+_MOST_DIAGNOSES = 3
+_REASON_CHARACTERS = 240
+_DIAGNOSIS_CHARACTERS = 600
+_DIAGNOSED = re.compile(r"^c\d+: ")
+
+
+def graph_of(state: State) -> tuple[str, str]:
+    """The communication graph and the first directive, as the human was told of them; empty without."""
+    for message in reversed(state.messages):
+        if message.agent == AgentName.FAST and message.text.startswith(GRAPH):
+            graph, _, directive = message.text.removeprefix(GRAPH).rpartition(_DIRECTIVE)
+            return graph, directive
+    return "", ""
+
+
+def failures(view: SearchView) -> list[Candidate]:
+    """The failed kernels of the fast path, oldest first."""
+    found = view.state.candidates.values()
+    return [c for c in found if c.agent is AgentName.FAST and c.phase is Phase.FAILED]
+
+
+def gave_up(view: SearchView) -> bool:
+    """Whether the fast path has used all repairs, or nothing comes of its attempts."""
+    fruitless = view.state.fruitless.get(str(AgentName.FAST), 0)
+    return len(failures(view)) >= MOST_REPAIRS or fruitless >= MOST_FRUITLESS
+
+
+def hand_over(view: SearchView) -> HandOver | None:
+    """Returns what is handed over, if the time has come and it was not told yet."""
+    landed = landing_point(view)
+    if landed is None and not gave_up(view):
+        return None
+    candidate = landed.id if landed is not None else ""
+    told = view.state.handover
+    if told is not None and told.candidate == candidate:
+        return None
+    return HandOver(AgentName.FAST, candidate, _text(view, landed))
+
+
+def handed_over_text(view: SearchView, notes: str) -> str:
+    """What other questions are told of it: nothing where the lab notes still have it word for word.
+
+    What is about to be told counts, since the first question of the slow path may come before that.
+    """
+    told = hand_over(view) or view.state.handover
+    return "" if told is None or told.text in notes else told.text
+
+
+def _text(view: SearchView, landed: Candidate | None) -> str:
+    state = view.state
+    mine = [c for c in state.candidates.values() if c.agent is AgentName.FAST]
+    failed = failures(view)
+    passed = [c for c in mine if c.phase is Phase.MEASURED]
+    if landed is not None:
+        head = f"Landed at {landed.id} ({landed.reason}), with {_count(len(failed), 'failed attempt')}."
+    else:
+        head = (
+            f"No device-initiated kernel passed: {_count(len(failed), 'attempt')} failed, "
+            f"{state.fruitless.get(str(AgentName.FAST), 0)} gave no kernel."
+        )
+    graph, directive = graph_of(state)
+    in_force = next((c.directive for c in [landed, *reversed(mine)] if c and c.directive), None)
+    lines = [head]
+    if graph:
+        lines.append(f"Communication: {graph}.")
+    if in_force is not None:
+        lines.append(f"Directive in force: {in_force.summary()}.")
+    elif directive:
+        lines.append(f"Directive that was named, and never written: {directive}.")
+    if passed:
+        lines.append("Passed:")
+        lines += [f"- {c.id}, {c.reason}{_measured(c)}" for c in passed]
+    if failed:
+        lines.append("Failed, oldest first:")
+        lines += [_failure(c) for c in failed[-_MOST_FAILURES:]]
+    diagnoses = _diagnoses(state, {c.id for c in failed})
+    if diagnoses:
+        lines.append("Diagnosed:")
+        lines += [f"- {text}" for text in diagnoses]
+    return "\n".join(lines)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _measured(candidate: Candidate) -> str:
+    found = candidate.measurement
+    return f": {found.ratio:.3f}x the best baseline" if found is not None else ""
+
+
+def _failure(candidate: Candidate) -> str:
+    failure = candidate.failure
+    why = f"in {failure.stage} ({failure.kind}): {failure.reason}" if failure else "no reason"
+    lint = f"; lint: {candidate.findings[0]}" if candidate.findings else ""
+    return f"- {candidate.id}, {candidate.reason}: {why}{lint}"[:_REASON_CHARACTERS]
+
+
+def _diagnoses(state: State, failed: set[str]) -> Sequence[str]:
+    """The last ones; that of the last failure was not followed by a kernel that passes."""
+    said = [
+        " ".join(message.text.split())[:_DIAGNOSIS_CHARACTERS]
+        for message in state.messages
+        if message.agent == AgentName.FAST
+        and _DIAGNOSED.match(message.text)
+        and message.text.partition(":")[0] in failed
+    ]
+    return said[-_MOST_DIAGNOSES:]
