@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+__all__ = ["milliseconds"]
+
 
 def milliseconds(time_ns: int | float) -> str:
     """Returns a time in milliseconds with four significant digits, at most: `12.34`, `0.0821`."""
