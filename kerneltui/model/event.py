@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, cast
 
-from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.agent_event import (
+    ModelCallEnded,
+    ModelCallGrew,
+    ModelCallStarted,
+    ProposalFailed,
+)
 from kerneltui.model.candidate import AgentName, Failure, Origin
 from kerneltui.model.directive import Directive
 from kerneltui.model.errors import NewerSchema, RecordError
@@ -291,6 +296,7 @@ Event = (
     | BudgetSet
     | AgentMessage
     | ModelCallStarted
+    | ModelCallGrew
     | ModelCallEnded
     | ProposalFailed
     | NotesWritten
@@ -318,6 +324,7 @@ EVENT_KINDS: dict[str, type[Any]] = {
     "budget_set": BudgetSet,
     "agent_message": AgentMessage,
     "model_call_started": ModelCallStarted,
+    "model_call_grew": ModelCallGrew,
     "model_call_ended": ModelCallEnded,
     "proposal_failed": ProposalFailed,
     "notes_written": NotesWritten,
@@ -375,6 +382,7 @@ def event_subject(event: Event) -> str:
             return f"opened {event.session}: {event.workload} on {event.target}"
         case (
             ModelCallStarted()
+            | ModelCallGrew()
             | ModelCallEnded()
             | ProposalFailed()
             | NotesWritten()

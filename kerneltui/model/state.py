@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from kerneltui.model.agent_event import CallRecord, ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.agent_event import (
+    CallRecord,
+    ModelCallEnded,
+    ModelCallGrew,
+    ModelCallStarted,
+    ProposalFailed,
+)
 from kerneltui.model.candidate import (
     AgentName,
     Candidate,
@@ -222,7 +228,7 @@ class State:
             case AgentMessage():
                 message = Message(event.at, event.agent, event.text)
                 self.messages = (*self.messages, message)[-MESSAGES_KEPT:]
-            case ModelCallStarted() | ModelCallEnded():
+            case ModelCallStarted() | ModelCallGrew() | ModelCallEnded():
                 record_call(self.calls, event)
             case ProposalFailed():
                 self.fruitless = {

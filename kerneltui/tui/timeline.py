@@ -5,7 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.agent_event import (
+    ModelCallEnded,
+    ModelCallGrew,
+    ModelCallStarted,
+    ProposalFailed,
+)
 from kerneltui.model.candidate import AgentName, Origin
 from kerneltui.model.event import (
     AgentMessage,
@@ -171,6 +176,8 @@ def _model_text(event: Event) -> tuple[str, str] | None:
             return "you", event.subject
         case ModelCallStarted():
             return event.agent, f"asks {event.model}: {event.purpose}"
+        case ModelCallGrew():
+            return "engine", event.subject
         case ModelCallEnded():
             why = f": {event.reason}" if event.reason else ""
             return "engine", f"call {event.number} ended, {event.outcome}{why}"
