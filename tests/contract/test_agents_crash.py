@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,20 +17,25 @@ from pathlib import Path
 
 import pytest
 from loopback.engine_process import EngineProcess
+from loopback.project import make_project
 from loopback.script import Say, Step
 from loopback.server import Loopback
-from loopback.session_check import MARK, check_nothing_left, check_session
+from loopback.session_check import check_nothing_left, check_session, left_behind, marked_path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 from test_engine_agents import DESCRIBED, STAGE_A, STAGE_B, WINDOW, stated
+from test_engine_loop import Terminal
 from test_engine_loopback import ANCHOR, propose
 
 from kerneltui.agents.model_port import Usage
 from kerneltui.agents.pricing import SHIPPED_PRICES, price_of
+from kerneltui.engine.launcher import running
 from kerneltui.engine.opening import read_events
+from kerneltui.engine.place import Place
 from kerneltui.model.agent_event import ModelCallStarted
 from kerneltui.model.candidate import Phase
+from kerneltui.model.command import StopEngine
 from kerneltui.model.event import Event
 from kerneltui.model.state import State
 from kerneltui.session.repository import Session
@@ -58,11 +66,15 @@ class Bench:
     folder: Path
     server: Loopback
     environment: dict[str, str]
+    mark: str
     acknowledged: dict[int, str] = field(default_factory=dict)
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, *options: str) -> EngineProcess:
         given = self.environment | {"ANTHROPIC_BASE_URL": self.server.url}
-        return EngineProcess.start(self.folder, given, *options)
+        engine = EngineProcess.start(self.folder, given, *options)
+        self.started.append(engine.process)
+        return engine
 
     def killed(self, condition: Callable[[list[str]], bool], *options: str) -> State:
         """The state after an engine was started, waited for and killed."""
@@ -75,7 +87,7 @@ class Bench:
 
     def after(self, engine: EngineProcess) -> State:
         """The state that an ended engine has left; all of it is checked."""
-        check_nothing_left(self.environment[MARK])
+        check_nothing_left(self.mark)
         self.acknowledged |= engine.acknowledged
         return check_session(self.folder, self.acknowledged)
 
@@ -86,14 +98,19 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
+    mark = uuid.uuid4().hex
     environment = {
+        "PATH": marked_path(mark),
         "ANTHROPIC_API_KEY": "sk-ant-loopback",
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        MARK: uuid.uuid4().hex,
     }
     with Loopback([]) as server:
-        yield Bench(tmp_path / "session", server, environment)
+        made = Bench(tmp_path / "session", server, environment, mark)
+        yield made
+        for process in made.started:
+            process.kill()
+            process.wait()
 
 
 def told(line: str, times: int = 1) -> Callable[[list[str]], bool]:
@@ -183,6 +200,67 @@ def test_killed_between_a_reply_and_the_verdict(bench: Bench) -> None:
     assert any("dropped c0001" in message.text for message in state.messages)
     assert state.candidates["c0001"].attempt == 3
     assert [c.attempt for c in state.candidates.values()][2:] == [1, 1]
+
+
+@pytest.mark.timeout(300)
+def test_a_real_engine_killed_with_ranks_at_work(bench: Bench, tmp_path: Path) -> None:
+    """Real kernels in real ranks, started as the terminal starts an engine."""
+    bench.server.steps += answers()
+    place = Place(bench.folder, make_project(tmp_path), exists=False)
+
+    def engine() -> tuple[subprocess.Popen[bytes], Terminal]:
+        given = {"session": str(place.session), "workload": str(place.workload), "target": "cpu"}
+        how = {"agents": "claude", "seed": 1, "rule": "none", "candidates": 1, "time_ns": None}
+        setup = tmp_path / "setup.json"
+        setup.write_text(json.dumps(given | how | {"exists": (bench.folder / ".git").exists()}))
+        environment = {**os.environ, **bench.environment, "ANTHROPIC_BASE_URL": bench.server.url}
+        command = [sys.executable, "-m", "kerneltui.engine", str(setup)]
+        with (tmp_path / "engine.log").open("ab") as log:
+            process = subprocess.Popen(
+                command, env=environment, start_new_session=True, stdout=log, stderr=log
+            )
+        bench.started.append(process)
+        end = time.monotonic() + 60
+        while not running(place):
+            assert process.poll() is None, log_of(tmp_path)
+            assert time.monotonic() < end, log_of(tmp_path)
+            time.sleep(0.05)
+        return process, Terminal(place)
+
+    def kill(process: subprocess.Popen[bytes], terminal: Terminal) -> State:
+        assert len(left_behind(bench.mark)) >= 3, "the engine has no judge and no fork server"
+        process.kill()
+        process.wait()
+        terminal.socket.close()
+        check_nothing_left(bench.mark)
+        return check_session(bench.folder, {})
+
+    process, terminal = engine()
+    terminal.socket.settimeout(90)
+    terminal.wait(lambda state: is_at(state, "c0001", Phase.CHECKING, Phase.MEASURING))
+    assert any("forkserver" in one for one in left_behind(bench.mark))
+    state = kill(process, terminal)
+    assert {call.outcome for call in state.calls.values()} <= {"ok", ""}
+
+    process, terminal = engine()
+    terminal.socket.settimeout(90)
+    terminal.wait(lambda state: is_at(state, "c0001", Phase.MEASURED))
+    assert terminal.state.candidates["c0001"].attempt == 2
+    assert terminal.ask(StopEngine())["ok"]
+    assert process.wait(30) == 0
+    terminal.socket.close()
+    check_nothing_left(bench.mark)
+    assert check_session(bench.folder, {}).canonical() == terminal.state.canonical()
+
+
+def is_at(state: State, candidate: str, *phases: Phase) -> bool:
+    known = state.candidates.get(candidate)
+    assert known is None or known.phase is not Phase.FAILED, known
+    return known is not None and known.phase in phases
+
+
+def log_of(project: Path) -> str:
+    return (project / "engine.log").read_text(encoding="utf-8", errors="replace")[-2000:]
 
 
 def finished(state: State) -> None:

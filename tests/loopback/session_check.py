@@ -18,8 +18,10 @@ from kerneltui.model.event import encode_event
 from kerneltui.model.state import State, fold
 from kerneltui.session.repository import Session
 
-MARK = "KERNELTUI_TEST_MARK"
-"""A variable of the environment by which everything that an engine started is found."""
+
+def marked_path(mark: str) -> str:
+    """A PATH with a mark in it: the variable that children of children get as well."""
+    return f"{os.environ['PATH']}{os.pathsep}/{mark}"
 
 
 def check_session(folder: Path, acknowledged: Mapping[int, str]) -> State:
@@ -80,13 +82,13 @@ def cost_of(event: ModelCallEnded) -> int:
 
 
 def left_behind(mark: str) -> list[str]:
-    """The commands of processes that have the mark in their environment, but this one."""
+    """The commands of processes that have the mark in their environment."""
     found: list[str] = []
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+        if not entry.name.isdigit():
             continue
         try:
-            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes():
+            if mark.encode() in (entry / "environ").read_bytes():
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 found.append(f"{entry.name} {command}")
         except OSError:
