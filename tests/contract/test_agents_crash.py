@@ -203,6 +203,16 @@ def test_killed_between_a_reply_and_the_verdict(bench: Bench) -> None:
 
 
 @pytest.mark.timeout(300)
+def test_killed_at_random_instants() -> None:
+    kills = os.environ.get("KERNELTUI_KILL_ROUNDS", "8")
+    script = Path(__file__).parents[2] / "benchmarks" / "crash.py"
+    command = [sys.executable, str(script), "--agents", "--kills", kills, "--seed", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+    assert "each is counted once" in done.stdout
+
+
+@pytest.mark.timeout(300)
 def test_a_real_engine_killed_with_ranks_at_work(bench: Bench, tmp_path: Path) -> None:
     """Real kernels in real ranks, started as the terminal starts an engine."""
     bench.server.steps += answers()
