@@ -46,6 +46,7 @@ def main() -> None:
         "--hold", default="", help="KIND:N, or commit:N before an event tells of it"
     )
     parser.add_argument("--slow", type=float, default=0.0, help="seconds that a stage may take")
+    parser.add_argument("--stay", action="store_true", help="until it is told to stop")
     run(parser.parse_args())
 
 
@@ -104,7 +105,7 @@ def run(arguments: argparse.Namespace) -> None:
     setup = EngineSetup(
         place=place,
         start=Start("cpu", "claude", 1, AcceptRule.AUTO, arguments.candidates, None),
-        options=Options(undecided=None, leave_when_done=True),
+        options=Options(undecided=None, leave_when_done=not arguments.stay),
         make_evaluator=lambda workload, spec: Slow(),
         models_alone=True,
         on_event=acknowledge,
