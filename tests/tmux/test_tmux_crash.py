@@ -126,6 +126,8 @@ def test_terminals_that_are_killed_lose_nothing(tmux: Tmux, tmp_path: Path) -> N
             assert seen == observer.now().canonical()
             assert last.ask(StopEngine())["ok"]
             assert engine.wait() == 0, engine.errors()
+            last.socket.close()
+            observer.terminal.socket.close()
         finally:
             engine.kill()
     assert not running(place)
