@@ -2,9 +2,11 @@
 
     python benchmarks/crash.py --kills 200          the evaluation is replaced by a quick stand-in
     python benchmarks/crash.py --kills 10 --real    real ranks, real kernels
+    python benchmarks/crash.py --kills 50 --agents  agents ask a model, whose replies stream over HTTP
 
 Checked after every kill: the session opens; every event that was acknowledged is there, byte for byte;
-the fold works; at most the evaluation that was running is repeated; git finds nothing wrong.
+the fold works; at most the evaluation that was running is repeated; git finds nothing wrong. With agents:
+each call counts once, with what it did cost or what it may have cost at most, and no process is left.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -107,6 +110,59 @@ def check(session: Path, acknowledged: dict[int, str]) -> int:
     return len(events)
 
 
+def run_with_agents(kills: int, longest: float) -> None:
+    """Kills engines whose agents ask a model that streams its replies, and prints what was found."""
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "unit")]
+    from loopback.engine_process import EngineProcess
+    from loopback.server import Loopback
+    from loopback.session_check import check_nothing_left, check_session, marked_path
+    from test_engine_loopback import endless_steps
+
+    began, total, lost, mark = time.monotonic(), 0, 0, uuid.uuid4().hex
+    with (
+        tempfile.TemporaryDirectory(prefix="kerneltui-crash-") as name,
+        Loopback(endless_steps(pace_ms=2)) as server,
+    ):
+        folder = Path(name)
+        environment = {
+            "PATH": marked_path(mark),
+            "ANTHROPIC_API_KEY": "sk-ant-loopback",
+            "ANTHROPIC_BASE_URL": server.url,
+            "XDG_CONFIG_HOME": str(folder / "config"),
+        }
+        acknowledged: dict[int, str] = {}
+        for done in range(1, kills + 1):
+            session = folder / f"session-{(done - 1) // KILLS_PER_SESSION}"
+            if not session.exists():
+                acknowledged = {}
+            options = ("--candidates", "100000", "--slow", "0.05")
+            engine = EngineProcess.start(session, environment, *options)
+            # It takes long to start, and little happens then: most kills come when a reply streams.
+            first = "event" if random.random() < 0.25 else "heard"
+            engine.until(lambda lines, first=first: any(line.startswith(first) for line in lines))
+            time.sleep(random.uniform(0.0, longest))
+            if engine.process.poll() is not None:
+                raise AssertionError(f"it ended by itself: {engine.errors()}")
+            engine.kill()
+            check_nothing_left(mark)
+            acknowledged |= engine.acknowledged
+            total += len(engine.acknowledged)
+            state = check_session(session, acknowledged)
+            lost += sum(not call.outcome for call in state.calls.values())
+            spent = state.spent()
+            print(
+                f"{done} kills: {state.position} events, {spent.calls} calls, {spent.text} spent, "
+                f"{len(state.candidates)} candidates",
+                flush=True,
+            )
+        assert not server.problems, server.problems[0]
+    minutes = (time.monotonic() - began) / 60
+    print(
+        f"{kills} kills in {minutes:.1f} minutes, {total} events acknowledged, none lost; {lost} calls "
+        "were under way, each is counted once"
+    )
+
+
 def run(kills: int, real: bool, longest: float) -> None:
     """Kills so many times and prints what was found."""
     done = total = 0
@@ -133,11 +189,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--real", action="store_true", help="real ranks and kernels")
+    parser.add_argument("--agents", action="store_true", help="agents that ask a model")
+    parser.add_argument(
+        "--seed", type=int, help="of the instants; another one each time if left out"
+    )
     parser.add_argument("--longest", type=float, default=3.0, help="seconds until the kill")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child is not None:
         child(arguments.child, arguments.real)
+        return
+    random.seed(arguments.seed)
+    if arguments.agents:
+        run_with_agents(arguments.kills, arguments.longest)
     else:
         run(arguments.kills, arguments.real, arguments.longest)
 

@@ -231,7 +231,7 @@ class _Question:
         A text and no error, so that the failure that it becomes drags no other error along.
         """
         model, prompt = self._model, estimated_tokens(self._request)
-        worst = None if self._price is None else self._price.worst(prompt, model.max_tokens)
+        worst = self._worst()
         tokens = prompt + model.max_tokens
         role, meter = self._call.role, self._owner.spend
         try:
@@ -321,7 +321,7 @@ class _Question:
             raise self._failure(fault.kind, f"{fault.line}{', asked' + times if times else ''}")
         self._reasks += 1
         self._request = with_note(request_of(self._call, self._model), fault.note)
-        self._status(f"{fault.line}; asked again ({self._reasks} of {self._limits.reasks})")
+        self._again(f"{fault.line}; asked again ({self._reasks} of {self._limits.reasks})")
 
     def _again_after_a_while(self, trouble: Trouble) -> None:
         self._failures += 1
@@ -337,11 +337,23 @@ class _Question:
             raise self._failure(trouble.kind, line)
         dice = self._owner.waiting.dice()
         wait = wait_ms(self._failures, asked, limits.first_wait_ms, limits.longest_wait_ms, dice)
-        self._status(
+        self._again(
             f"{trouble.line}; attempt {self._failures + 1} of {limits.attempts} in {wait / 1000:.1f} s"
         )
         if self._owner.waiting.pause(wait, self._stop):
             raise self._failure(FailureKind.STOPPED, "stopped")
+
+    def _again(self, text: str) -> None:
+        """Says that there is a further attempt, and what all of them may have cost then."""
+        worst = self._worst()
+        whole = None if worst is None or self._micro is None else self._micro + worst
+        self._hear(Chunk(ChunkKind.STATUS, text, whole))
+
+    def _worst(self) -> int | None:
+        """What one attempt may cost at most; None if nobody knows."""
+        if self._price is None:
+            return None
+        return self._price.worst(estimated_tokens(self._request), self._model.max_tokens)
 
     def _status(self, text: str) -> None:
         self._hear(Chunk(ChunkKind.STATUS, text))

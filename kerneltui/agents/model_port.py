@@ -70,10 +70,18 @@ class ChunkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a reply as it comes."""
+    """A piece of a reply as it comes.
+
+    Attributes:
+        kind: What it belongs to.
+        text: What it says.
+        reserved_micro_usd: Of a status before a further attempt: what the call may have cost at most when
+            that one is over. The attempt begins when the hearer returns.
+    """
 
     kind: ChunkKind
     text: str
+    reserved_micro_usd: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

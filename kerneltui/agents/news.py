@@ -39,6 +39,16 @@ class CallBegins:
     refused: str = ""
 
 
+@dataclass(slots=True)
+class CallGrows:
+    """A call is asked again and may cost more than was reserved; the agent waits for `answered`."""
+
+    agent: AgentName
+    number: int
+    reserved_micro_usd: int
+    answered: threading.Event = field(default_factory=threading.Event)
+
+
 @dataclass(frozen=True, slots=True)
 class CallEnds:
     """A call has ended, well or not."""
@@ -112,4 +122,4 @@ class Thought:
     settled: Callable[[], None]
 
 
-News = CallBegins | CallEnds | Heard | Said | Noted | NoProposal | HandOver | Thought
+News = CallBegins | CallGrows | CallEnds | Heard | Said | Noted | NoProposal | HandOver | Thought

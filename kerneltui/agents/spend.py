@@ -63,7 +63,10 @@ class SpendFact:
 
 
 def facts_of(calls: Iterable[CallRecord]) -> list[SpendFact]:
-    """What the journal tells of calls that have ended, also of those that were lost with an engine."""
+    """What the journal tells of calls when a session is opened.
+
+    One without an end was lost with an earlier engine, and counts with all that it may have cost.
+    """
     return [
         SpendFact(
             Role(call.role),
@@ -74,11 +77,10 @@ def facts_of(calls: Iterable[CallRecord]) -> list[SpendFact]:
                 call.cache_read_tokens,
                 call.cache_write_tokens,
             ),
-            call.micro_usd,
+            call.micro_usd if call.outcome else call.reserved_micro_usd,
             call.model,
         )
         for call in calls
-        if call.outcome
     ]
 
 

@@ -18,6 +18,7 @@ from kerneltui.agents.model_port import (
 from kerneltui.agents.news import (
     CallBegins,
     CallEnds,
+    CallGrows,
     Heard,
     News,
     NoProposal,
@@ -65,14 +66,25 @@ class Talk:
         name, price = self.model.quote(call)
         begins = CallBegins(self.agent, str(call.role), name, call.purpose, price)
         self.tell(begins)
-        while not begins.answered.wait(_LOOK_S):
-            if self.stopped():
-                raise ModelFailure(FailureKind.STOPPED, "stopped before the call")
+        if not self._written(begins.answered):
+            raise ModelFailure(FailureKind.STOPPED, "stopped before the call")
         if begins.refused:
             raise ModelFailure(FailureKind.BUDGET, begins.refused, model=name)
         self.calls.append(begins.number)
+        reserved = price or 0
+
+        def hear(chunk: Chunk) -> None:
+            nonlocal reserved
+            self.tell(Heard(self.agent, chunk))
+            further = chunk.reserved_micro_usd
+            if further is not None and further > reserved:
+                reserved = further
+                grows = CallGrows(self.agent, begins.number, further)
+                self.tell(grows)
+                self._written(grows.answered)  # the model looks itself whether it is to end
+
         try:
-            reply = self.model.ask(call, self._hear, self.stopped)
+            reply = self.model.ask(call, hear, self.stopped)
         except ModelFailure as failure:
             self._ended(begins.number, str(failure.kind), failure, failure.reason)
             raise
@@ -87,8 +99,12 @@ class Talk:
         """Hands in lab notes, made from others."""
         self.tell(Noted(self.agent, text, notes))
 
-    def _hear(self, chunk: Chunk) -> None:
-        self.tell(Heard(self.agent, chunk))
+    def _written(self, answered: threading.Event) -> bool:
+        """Waits until the engine has written something down; False if it is to end before that."""
+        while not answered.wait(_LOOK_S):
+            if self.stopped():
+                return False
+        return True
 
     def _ended(
         self, number: int, outcome: str, found: ModelReply | ModelFailure, reason: str = ""

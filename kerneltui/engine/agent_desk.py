@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from kerneltui.agents.news import (
     CallBegins,
     CallEnds,
+    CallGrows,
     HandOver,
     Heard,
     NoProposal,
@@ -22,12 +23,18 @@ from kerneltui.agents.news import (
 from kerneltui.engine.errors import Refused
 from kerneltui.engine.lab_notes import lab_notes, write_notes
 from kerneltui.engine.recorder import Recorder, now_ns
-from kerneltui.model.agent_event import HandedOver, ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.agent_event import (
+    HandedOver,
+    ModelCallEnded,
+    ModelCallGrew,
+    ModelCallStarted,
+    ProposalFailed,
+)
 from kerneltui.model.event import AgentMessage
 
 __all__ = ["NEWS", "AgentDesk"]
 
-NEWS = (CallBegins, CallEnds, HandOver, Heard, NoProposal, Noted, Said, Thought)
+NEWS = (CallBegins, CallGrows, CallEnds, HandOver, Heard, NoProposal, Noted, Said, Thought)
 """What it takes."""
 
 _WARN_AT = (50, 80)  # percent of the budget
@@ -69,6 +76,8 @@ class AgentDesk:
         match news:
             case CallBegins():
                 self._begin(news)
+            case CallGrows():
+                self._grow(news)
             case CallEnds():
                 self._end(news)
             case Heard():
@@ -110,6 +119,15 @@ class AgentDesk:
                     reserved_micro_usd=wanted,
                 )
             )
+        news.answered.set()
+
+    def _grow(self, news: CallGrows) -> None:
+        """Writes down what a further attempt may cost; whether it may be made is up to the meter."""
+        self.recorder.record(
+            ModelCallGrew(
+                at=now_ns(), number=news.number, reserved_micro_usd=news.reserved_micro_usd
+            )
+        )
         news.answered.set()
 
     def _end(self, news: CallEnds) -> None:

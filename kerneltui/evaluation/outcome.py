@@ -118,14 +118,31 @@ class Interrupted(EvaluationError):
 
 
 class KernelFault(EvaluationError):
-    """The kernel is at fault: becomes the `Failure` of its candidate."""
+    """The kernel is at fault: becomes the `Failure` of its candidate.
 
-    def __init__(self, stage: Stage, kind: FailureKind, reason: str, log: str = "") -> None:
+    Attributes:
+        stage: Where it was found.
+        kind: What it is.
+        reason: One line.
+        log: More, for a log.
+        in_launch: Whether one of its launches failed or never ended, and nobody knows yet which.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        kind: FailureKind,
+        reason: str,
+        log: str = "",
+        *,
+        in_launch: bool = False,
+    ) -> None:
         super().__init__(reason)
         self.stage = stage
         self.kind = kind
         self.reason = reason
         self.log = log
+        self.in_launch = in_launch
 
     @property
     def failure(self) -> Failure:
@@ -139,6 +156,7 @@ _KINDS = {
     RankFailureKind.HANG: FailureKind.HANG,
     RankFailureKind.CRASH: FailureKind.CRASH,
     RankFailureKind.ERROR: FailureKind.KERNEL_ERROR,
+    RankFailureKind.DEVICE: FailureKind.KERNEL_ERROR,
     RankFailureKind.OUT_OF_MEMORY: FailureKind.OUT_OF_MEMORY,
 }
 
@@ -150,4 +168,5 @@ def fault_of(error: RankFailure, stage: Stage) -> EvaluationError:
     kind = _KINDS.get(error.kind)
     if kind is None:
         return HarnessFault(error.reason)
-    return KernelFault(stage, kind, error.reason, error.detail)
+    in_launch = error.kind in (RankFailureKind.DEVICE, RankFailureKind.HANG)
+    return KernelFault(stage, kind, error.reason, error.detail, in_launch=in_launch)

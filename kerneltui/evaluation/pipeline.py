@@ -298,7 +298,7 @@ class Evaluator:
             trial.delta = self._delta
             return trial.run()
         except KernelFault as fault:
-            return trial.failed(fault.failure, fault.log)
+            return trial.failed_by(fault)
         except (WrongOutput, LaneFailure) as error:
             return self._blame(trial, error)
         except Interrupted:
@@ -423,7 +423,7 @@ class Evaluator:
         if isinstance(fault, Interrupted):
             raise fault
         if trial.owns(error.lane) and isinstance(fault, KernelFault):
-            return trial.failed(fault.failure, fault.log)
+            return trial.failed_by(fault)
         self.stand.checkpoint()
         who = "the incumbent" if error.lane.group.role is GroupRole.INCUMBENT else "a baseline"
         self._renew(error.lane)

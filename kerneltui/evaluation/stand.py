@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from kerneltui.evaluation.device_lint import LintContext, lint_device_code
 from kerneltui.evaluation.judge_client import JudgeClient
@@ -106,8 +106,17 @@ class MachineTarget(Protocol):
         *,
         limits: Limits | None = None,
         compiles: bool = False,
+        blocking: bool = False,
     ) -> MemoryGroup:
-        """Starts a group of ranks; `compiles` for a kernel that compiles itself in its `setup`."""
+        """Starts a group of ranks.
+
+        Args:
+            role: Whose code it runs.
+            ranks: How many there are.
+            limits: Times and sizes.
+            compiles: Whether a kernel comes that compiles itself in its `setup`.
+            blocking: Whether the host waits for each launch, to find the one that fails.
+        """
         ...
 
 
@@ -224,15 +233,30 @@ class Stand:
         return build
 
     def open_kernel(
-        self, role: GroupRole, build: Build, runtime: dict[str, int], ranks: int, stage: Stage
+        self,
+        role: GroupRole,
+        build: Build,
+        runtime: dict[str, int],
+        ranks: int,
+        stage: Stage,
+        *,
+        how: Mapping[str, Any] | None = None,
     ) -> Lane:
         """Opens a group and loads a kernel in it.
+
+        Args:
+            role: Whose code it is.
+            build: The kernel.
+            runtime: Values of its run-time tunables.
+            ranks: How many ranks.
+            stage: Where a fault is found.
+            how: Further arguments of the target's `open_group`.
 
         Raises:
             KernelFault: The kernel cannot be loaded.
             HarnessFault: The group cannot be opened.
         """
-        group = self._open(role, ranks, compiles=is_python(build.library))
+        group = self._open(role, ranks, compiles=is_python(build.library), **(how or {}))
         lane = self._track(Lane(group, self.judge, self.workload, runtime, self.spent))
         try:
             group.load(build.library)
@@ -265,10 +289,12 @@ class Stand:
                 self._lanes.remove(lane)
         lane.close()
 
-    def _open(self, role: GroupRole, ranks: int, *, compiles: bool = False) -> MemoryGroup:
+    def _open(
+        self, role: GroupRole, ranks: int, *, compiles: bool = False, **how: Any
+    ) -> MemoryGroup:
         self.checkpoint()
         try:
-            return self.target.open_group(role, ranks, compiles=compiles)
+            return self.target.open_group(role, ranks, compiles=compiles, **how)
         except RankFailure as error:
             raise HarnessFault(error.reason) from error
 

@@ -18,7 +18,16 @@ from kerneltui.evaluation.benchmark import (
 from kerneltui.evaluation.code_record import code_record, loud_findings
 from kerneltui.evaluation.gpu_use import add_gpu_use
 from kerneltui.evaluation.lane import Lane
-from kerneltui.evaluation.outcome import Built, Outcome, Step, Update, Verified, fault_of
+from kerneltui.evaluation.launches import explain_fault
+from kerneltui.evaluation.outcome import (
+    Built,
+    KernelFault,
+    Outcome,
+    Step,
+    Update,
+    Verified,
+    fault_of,
+)
 from kerneltui.evaluation.stand import Stand, lint
 from kerneltui.evaluation.timing import ShapeRounds
 from kerneltui.evaluation.values import ValueClass
@@ -140,6 +149,19 @@ class Trial:
         self.close()
         text = "\n".join(part for part in (log, self._output) if part)
         return replace(self._outcome(None, failure), log=text)
+
+    def failed_by(self, fault: KernelFault) -> Outcome:
+        """The outcome of a trial that ended with a fault of the kernel, which is looked into.
+
+        Raises:
+            Interrupted: The end was asked for meanwhile.
+        """
+        shape = next((lane.shape for lane in self._lanes if self.owns(lane) and lane.shape), None)
+        self.close()
+        if fault.in_launch and shape is not None:
+            self._step(self.stage, f"{shape.name}: looks for the launch that failed", 0, 0)
+            fault = explain_fault(self._stand, self._kernel, shape, fault)
+        return self.failed(fault.failure, fault.log)
 
     def owns(self, lane: Lane) -> bool:
         """Whether a lane runs this candidate."""

@@ -41,6 +41,8 @@ def _get_ready(start: RankStart, descriptors: list[int]) -> tuple[Rank, str, int
     own = directory / f"rank{start.rank}"
     threads = int(options["threads"])
     os.environ.update(NCCL_ENVIRONMENT)
+    if options["blocking"]:
+        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # read when the device is opened
     settle_in(own, threads)
     torch.set_num_threads(threads)
     confined = bool(options["confine"])

@@ -514,7 +514,7 @@ class CudaMachine:
             )
         if result == _CUDA:
             hint = f": {_HINTS[code]}" if code in _HINTS else ""
-            kind = FailureKind.OUT_OF_MEMORY if code == _OUT_OF_MEMORY else FailureKind.ERROR
+            kind = FailureKind.OUT_OF_MEMORY if code == _OUT_OF_MEMORY else FailureKind.DEVICE
             raise KernelError(f"{self.harness.reason}{hint}", kind)
 
 

@@ -43,7 +43,7 @@ _FIELDS = {
     "host_collectives",
     "graph_safe",
 }
-_LONGEST_REASON = 400
+_LONGEST_REASON = 320  # with the words around it, one line of a failure
 
 
 @dataclass(frozen=True, slots=True)

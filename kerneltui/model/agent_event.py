@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CallRecord", "HandedOver", "ModelCallEnded", "ModelCallStarted", "ProposalFailed"]
+__all__ = [
+    "CallRecord",
+    "HandedOver",
+    "ModelCallEnded",
+    "ModelCallGrew",
+    "ModelCallStarted",
+    "ProposalFailed",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +34,25 @@ class ModelCallStarted:
     def subject(self) -> str:
         """One readable line."""
         return f"call {self.number} of {self.agent}: {self.purpose}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCallGrew:
+    """A call is asked again after an attempt that cost something; written before that is sent.
+
+    `reserved_micro_usd` is what all its attempts may have cost at most when this one is over.
+    """
+
+    at: int
+    number: int
+    reserved_micro_usd: int
+
+    @property
+    def subject(self) -> str:
+        """One readable line."""
+        return (
+            f"call {self.number} is asked again: it may cost ${self.reserved_micro_usd / 1e6:.2f}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Any, cast
 from kerneltui.model.agent_event import (
     HandedOver,
     ModelCallEnded,
+    ModelCallGrew,
     ModelCallStarted,
     ProposalFailed,
 )
@@ -309,6 +310,7 @@ Event = (
     | BudgetSet
     | AgentMessage
     | ModelCallStarted
+    | ModelCallGrew
     | ModelCallEnded
     | ProposalFailed
     | HandedOver
@@ -337,6 +339,7 @@ EVENT_KINDS: dict[str, type[Any]] = {
     "budget_set": BudgetSet,
     "agent_message": AgentMessage,
     "model_call_started": ModelCallStarted,
+    "model_call_grew": ModelCallGrew,
     "model_call_ended": ModelCallEnded,
     "proposal_failed": ProposalFailed,
     "handed_over": HandedOver,
@@ -395,6 +398,7 @@ def event_subject(event: Event) -> str:
             return f"opened {event.session}: {event.workload} on {event.target}"
         case (
             ModelCallStarted()
+            | ModelCallGrew()
             | ModelCallEnded()
             | ProposalFailed()
             | HandedOver()

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from kerneltui.model.agent_event import CallRecord, ModelCallEnded, ModelCallStarted
+from kerneltui.model.agent_event import (
+    CallRecord,
+    ModelCallEnded,
+    ModelCallGrew,
+    ModelCallStarted,
+)
 from kerneltui.model.errors import RecordError
 
 __all__ = ["Spent", "record_call", "spent"]
@@ -38,11 +43,13 @@ class Spent:
         return f"{known} + price unknown" if self.micro_usd else "price unknown"
 
 
-def record_call(calls: dict[str, CallRecord], event: ModelCallStarted | ModelCallEnded) -> None:
-    """Folds the begin or the end of a call into the records, by number.
+def record_call(
+    calls: dict[str, CallRecord], event: ModelCallStarted | ModelCallGrew | ModelCallEnded
+) -> None:
+    """Folds the begin of a call, a further attempt or its end into the records, by number.
 
     Raises:
-        RecordError: A call ended that never began, so the journal is broken.
+        RecordError: It tells of a call that never began, so the journal is broken.
     """
     key = str(event.number)
     if isinstance(event, ModelCallStarted):
@@ -56,7 +63,11 @@ def record_call(calls: dict[str, CallRecord], event: ModelCallStarted | ModelCal
         )
         return
     if key not in calls:
-        raise RecordError(f"call {key} ended and never began")
+        what = "grew" if isinstance(event, ModelCallGrew) else "ended"
+        raise RecordError(f"call {key} {what} and never began")
+    if isinstance(event, ModelCallGrew):
+        calls[key] = replace(calls[key], reserved_micro_usd=event.reserved_micro_usd)
+        return
     calls[key] = replace(
         calls[key],
         model=event.model or calls[key].model,

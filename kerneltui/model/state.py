@@ -13,6 +13,7 @@ from kerneltui.model.agent_event import (
     CallRecord,
     HandedOver,
     ModelCallEnded,
+    ModelCallGrew,
     ModelCallStarted,
     ProposalFailed,
 )
@@ -228,7 +229,7 @@ class State:
                 self.ended = ""
             case AgentMessage():
                 self._say(Message(event.at, event.agent, event.text))
-            case ModelCallStarted() | ModelCallEnded():
+            case ModelCallStarted() | ModelCallGrew() | ModelCallEnded():
                 record_call(self.calls, event)
             case ProposalFailed():
                 self.fruitless = {

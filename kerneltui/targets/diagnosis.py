@@ -129,7 +129,7 @@ def describe_exit(rank: int, exited: RankExit | None, what: str) -> tuple[Failur
 def describe_refusal(rank: int, answer: Mapping[str, Any], what: str) -> tuple[FailureKind, str]:
     """Kind and words for a rank that answered with a failure."""
     told = answer.get("kind")
-    known = (FailureKind.OUT_OF_MEMORY, FailureKind.HANG)
+    known = (FailureKind.OUT_OF_MEMORY, FailureKind.HANG, FailureKind.DEVICE)
     kind = next((k for k in known if told == k), FailureKind.ERROR)
     return kind, f"rank {rank} failed in {what}: {answer.get('reason', 'no reason given')}"
 

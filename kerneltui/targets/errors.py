@@ -31,6 +31,8 @@ class FailureKind(StrEnum):
     HANG = "hang"
     CRASH = "crash"
     ERROR = "error"
+    DEVICE = "device"
+    """A launch was refused, or broke off on the device."""
     OUT_OF_MEMORY = "out_of_memory"
     START = "start"
     KILLED = "killed"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from kerneltui.model.agent_event import (
     HandedOver,
     ModelCallEnded,
+    ModelCallGrew,
     ModelCallStarted,
     ProposalFailed,
 )
@@ -176,6 +177,8 @@ def _model_text(event: Event) -> tuple[str, str] | None:
             return "you", event.subject
         case ModelCallStarted():
             return event.agent, f"asks {event.model}: {event.purpose}"
+        case ModelCallGrew():
+            return "engine", event.subject
         case ModelCallEnded():
             why = f": {event.reason}" if event.reason else ""
             return "engine", f"call {event.number} ended, {event.outcome}{why}"

@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from loopback.script import Step, flat
+
+_LOOK_S = 0.1
 
 
 @dataclass(slots=True)
@@ -49,7 +52,7 @@ class Loopback:
         self.requests: list[Recorded] = []
         self.problems: list[str] = []
         self.closing = threading.Event()
-        self._guard = threading.Lock()
+        self._guard = threading.Condition()
         handler = type("Handler", (_Handler,), {"loopback": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -93,7 +96,16 @@ class Loopback:
             step.taken += 1
             recorded = Recorded(step.name, path, headers, body)
             self.requests.append(recorded)
+            self._guard.notify_all()
         return step, recorded
+
+    def wait_for(self, step: str, seconds: float = 30) -> Recorded:
+        """Waits until the step of that name was taken, and returns its first request."""
+        with self._guard:
+            self._guard.wait_for(lambda: any(r.step == step for r in self.requests), seconds)
+            found = [request for request in self.requests if request.step == step]
+        assert found, f"{step} was never asked for"
+        return found[0]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -167,12 +179,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _wait(self, milliseconds: int) -> None:
-        if milliseconds and self.loopback.closing.wait(milliseconds / 1000):
-            raise OSError("the server is closed")
-        # A client that went away is seen at once, not when a buffer is full.
-        with suppress(BlockingIOError):
-            if not self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
-                raise OSError("the client went away")
+        end = time.monotonic() + milliseconds / 1000
+        while True:
+            # A client that went away is seen at once, not when a buffer is full or a long wait is over.
+            with suppress(BlockingIOError):
+                if not self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                    raise OSError("the client went away")
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            if self.loopback.closing.wait(min(left, _LOOK_S)):
+                raise OSError("the server is closed")
 
     def _cut(self, *, reset: bool) -> None:
         self.close_connection = True

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from loopback.project import make_project
 from loopback.server import Loopback
 from test_tmux_terminal import ROOT, Tmux
 
@@ -28,17 +29,7 @@ pytestmark = [
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The workload with a single small tune shape: everything is real, and soon over."""
-    for part in ("workloads", "kernels"):
-        shutil.copytree(ROOT / part / "gemm_allgather", tmp_path / part / "gemm_allgather")
-    file = tmp_path / "workloads" / "gemm_allgather" / "workload.toml"
-    head, *shapes = file.read_text(encoding="utf-8").split("[[shape]]")
-    kept = [
-        shape
-        for shape in shapes
-        if '"tune"' not in shape or '"cuda"' in shape or re.search(r"M = 1024\nN = 1024", shape)
-    ]
-    file.write_text("[[shape]]".join([head, *kept]), encoding="utf-8")
+    make_project(tmp_path)
     return tmp_path
 
 

@@ -120,14 +120,14 @@ def test_the_journal_tells_what_was_spent():
         micro_usd=700,
     )
     lost = replace(ended, outcome="lost", purpose="analyse the seed", micro_usd=900)
-    running = replace(ended, outcome="")
+    running = replace(ended, outcome="", purpose="x", micro_usd=0, reserved_micro_usd=30)
     unknown = replace(ended, role="judge", model="local", micro_usd=None)
     view = Spend.of(facts_of([ended, lost, running, unknown]), 2_000).view
-    assert view.total.micro_usd == 1_600
+    assert view.total.micro_usd == 1_630, "without an end it counts with what was reserved"
     assert view.total.unpriced == 20
     assert view.level == 80
     assert view.candidates["c0012"].usage == Usage(20, 10, 6, 4)
-    assert view.candidates[""].micro_usd == 900
+    assert view.candidates[""].micro_usd == 930
     assert set(view.roles) == {Role.FAST, Role.JUDGE}
 
 

@@ -13,7 +13,18 @@ import pytest
 from engine_fakes import FakeEvaluator
 from loopback.script import Say, Step
 from loopback.server import Loopback
-from test_engine_agents import HOST, SEED, WINDOW, WORKLOAD, events_of, marked, stated
+from test_engine_agents import (
+    DESCRIBED,
+    HOST,
+    SEED,
+    STAGE_A,
+    STAGE_B,
+    WINDOW,
+    WORKLOAD,
+    events_of,
+    marked,
+    stated,
+)
 from test_engine_loop import Terminal
 
 from kerneltui.agents.agent_config import AgentConfig, CallLimits
@@ -86,6 +97,20 @@ def slow_steps(count: int) -> list[Step]:
             )
     notes = Say("tool", json.dumps({"notes": "Fewer barriers are no help (c0006)."}), "write_notes")
     steps.append(Step("notes", expect=("^tool write_notes$",), times=0, say=(notes,)))
+    return steps
+
+
+def endless_steps(pace_ms: int) -> list[Step]:
+    """Answers to whatever both paths ask, however often they begin anew; the stream takes its time."""
+    described = Say("tool", json.dumps(DESCRIBED), "describe")
+    fast = [
+        Step("describe", expect=("^tool describe$",), times=0, say=(described,)),
+        Step("stage A", expect=("Stage A\\.",), times=0, say=(propose(**STAGE_A),)),
+        Step("stage B", expect=("Stage B\\.",), times=0, say=(propose(**STAGE_B),)),
+    ]
+    steps = [*fast, *slow_steps(400)]
+    for step in steps:
+        step.pace_ms, step.pieces = pace_ms, 200
     return steps
 
 

@@ -138,6 +138,7 @@ class CpuTarget:
         *,
         limits: Limits | None = None,
         compiles: bool = False,
+        blocking: bool = False,
     ) -> RankGroup[GroupMemory]:
         """Starts a group of ranks and waits until all are ready and confined.
 
@@ -146,6 +147,7 @@ class CpuTarget:
             ranks: How many there are.
             limits: Times and sizes.
             compiles: Whether a kernel comes that compiles itself in its `setup`; nothing can here.
+            blocking: Whether the host waits for each launch; nothing is launched here.
 
         Raises:
             RankFailure: If a rank does not start.

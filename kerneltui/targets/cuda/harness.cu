@@ -241,8 +241,10 @@ struct ht_sample {
 };
 
 static int cuda_failure(cudaError_t error, const char *where, ht_failure *failure, int32_t *code) {
-    char text[512];
-    std::snprintf(text, sizeof text, "%s: %s (%s)", where, cudaGetErrorString(error), cudaGetErrorName(error));
+    char text[1024];
+    const char *said = failure->set ? "; the kernel says: " : "";
+    std::snprintf(text, sizeof text, "%s: %s (%s)%s%.600s", where, cudaGetErrorString(error),
+                  cudaGetErrorName(error), said, failure->set ? failure->text : "");
     failure->set = 0; /* what the device says comes before what the kernel made of it */
     ht_fail(failure, text);
     *code = static_cast<int32_t>(error);

@@ -212,6 +212,7 @@ class CudaTarget:
         *,
         limits: Limits | None = None,
         compiles: bool = False,
+        blocking: bool = False,
     ) -> RankGroup[SharedMemory]:
         """Starts a group, rank r on GPU r, and waits until all ranks are ready and confined.
 
@@ -220,6 +221,7 @@ class CudaTarget:
             ranks: How many there are.
             limits: Times and sizes.
             compiles: Whether a kernel comes that compiles itself in its `setup`.
+            blocking: Whether the host waits for each launch, to find the one that fails.
 
         Raises:
             RankFailure: If a rank does not start.
@@ -238,6 +240,7 @@ class CudaTarget:
             "harness": str(harness.library.resolve()),
             "readable": [str(self.cache.resolve())],
             "compiles": compiles,
+            "blocking": blocking,
             "policy": canonical_json(self.policy).decode(),
         }
         group = self._processes.open(role, ranks, limits, options)

@@ -33,6 +33,7 @@ from kerneltui.targets.cuda.packages import (
     find_toolkit,
 )
 from kerneltui.targets.cuda.policy import DEFAULT_POLICY, MachinePolicy, PolicyRefusal
+from kerneltui.targets.cuda.tracing import TRACED_NAMES, trace_flags, trace_sources
 from kerneltui.targets.errors import CompileFailure, TargetError
 from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import Build
@@ -140,6 +141,7 @@ class CudaToolchain:
         limit_s: float = 120.0,
         stop: Callable[[], bool] | None = None,
         needs_lock: bool = True,
+        traced: bool = False,
     ) -> Build:
         """Builds a kernel, or gives the stored build of the same text.
 
@@ -149,6 +151,7 @@ class CudaToolchain:
             limit_s: Time for the compiler, without the wait for the machine.
             stop: Asked while waiting and compiling; True ends it.
             needs_lock: False for callers that hold the machine already.
+            traced: See `compile_traced`.
 
         Raises:
             PolicyRefusal: It uses what the machine's policy forbids.
@@ -162,16 +165,21 @@ class CudaToolchain:
         packages, readable, versions = self._packages(source_text)
         macros = [f"-D{name}={value}" for name, value in sorted((defines or {}).items())]
         flags = [*_FLAGS, *_target(self.arch), *macros, *packages]
+        sources = {"kernel.cu": source_text}
+        if traced:
+            sources |= trace_sources()
+            flags += [word for option in trace_flags() for word in ("-Xlinker", option)]
         identity = (toolkit.version, str(toolkit.nvcc), *versions, self.policy.digest)
-        key = content_key((source_text, *flags, *identity))
-        stored = self._cache.find(key, _EXTRAS.values())
+        key = content_key((*sources.values(), *flags, *identity))
+        extras = {} if traced else _EXTRAS
+        stored = self._cache.find(key, extras.values())
         if stored:
             return stored
         command = [
             str(toolkit.nvcc),
             *flags,
             f"-I{include_directory()}",
-            "kernel.cu",
+            *sources,
             "-o",
             "kernel.so",
             *_driver(toolkit),
@@ -189,12 +197,24 @@ class CudaToolchain:
 
         return self._cache.build(
             key,
-            {"kernel.cu": source_text},
+            sources,
             "kernel.so",
             located,
-            extras=_EXTRAS,
+            extras=extras,
             inspect=self._inspect,
         )
+
+    def compile_traced(self, source_text: str, *, limit_s: float = 120.0) -> Build:
+        """Builds a kernel that makes its launches one at a time and says which of them fails.
+
+        It says so on standard error, in lines that begin with `[launch]`. For a run after a fault, never
+        for one that is timed.
+
+        Raises:
+            CompileFailure: As `compile` does.
+            TargetError: As `compile` does.
+        """
+        return self.compile(source_text, defines=TRACED_NAMES, limit_s=limit_s, traced=True)
 
     def compile_many(
         self,
