@@ -7,9 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kerneltui.agents.model_port import Chunk, Usage
+from kerneltui.model.agent_event import Move
 from kerneltui.model.candidate import AgentName
 
-__all__ = ["CallBegins", "CallEnds", "Heard", "News", "NoProposal", "Noted", "Said", "Thought"]
+__all__ = [
+    "CallBegins",
+    "CallEnds",
+    "Heard",
+    "Migrates",
+    "News",
+    "NoProposal",
+    "Noted",
+    "Said",
+    "Thought",
+]
 
 
 @dataclass(slots=True)
@@ -70,13 +81,22 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class NoProposal:
-    """An attempt came to nothing."""
+    """An attempt came to nothing; `arm` is whose fault it was, empty if nobody's."""
 
     agent: AgentName
     parent: str
     reason: str
     detail: str
     calls: tuple[int, ...]
+    arm: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Migrates:
+    """Islands take over each other's best, after so many results of theirs."""
+
+    results: int
+    moves: tuple[Move, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +110,4 @@ class Thought:
     settled: Callable[[], None]
 
 
-News = CallBegins | CallEnds | Heard | Said | Noted | NoProposal | Thought
+News = CallBegins | CallEnds | Heard | Said | Noted | NoProposal | Migrates | Thought

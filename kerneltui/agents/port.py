@@ -22,12 +22,14 @@ class SearchView:
         source: Returns the kernel text of a candidate by its id.
         shapes: Dimensions and RANKS of every tune shape.
         kernel_file: The name of kernel files on this target, such as `kernel.cpp`.
+        elapsed_ns: How much of the budget of time is used.
     """
 
     state: State
     source: Callable[[str], str]
     shapes: Sequence[Mapping[str, int]]
     kernel_file: str
+    elapsed_ns: int = 0
 
 
 def _nothing() -> Mapping[str, str]:
@@ -39,7 +41,8 @@ class Proposal:
     """A whole kernel text that is worth an evaluation, with its directive and its reason.
 
     `calls` are the numbers of the model calls that it took, `steers` those of the messages that were seen
-    (None: all that wait for the agent), `answer` is what is said to them.
+    (None: all that wait for the agent), `answer` is what is said to them. `island` and `arm` are those of the
+    slow path, `inspirations` the candidates that a model was shown beside the parents.
     """
 
     source: str
@@ -54,6 +57,9 @@ class Proposal:
     calls: tuple[int, ...] = ()
     steers: tuple[int, ...] | None = None
     answer: str = ""
+    island: int = 0
+    arm: str = ""
+    inspirations: tuple[str, ...] = ()
 
 
 class Agent(Protocol):

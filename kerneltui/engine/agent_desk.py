@@ -9,16 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kerneltui.agents.news import CallBegins, CallEnds, Heard, NoProposal, Noted, Said, Thought
+from kerneltui.agents.news import (
+    CallBegins,
+    CallEnds,
+    Heard,
+    Migrates,
+    NoProposal,
+    Noted,
+    Said,
+    Thought,
+)
 from kerneltui.engine.errors import Refused
 from kerneltui.engine.lab_notes import lab_notes, write_notes
 from kerneltui.engine.recorder import Recorder, now_ns
-from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.agent_event import (
+    Migrated,
+    ModelCallEnded,
+    ModelCallStarted,
+    ProposalFailed,
+)
 from kerneltui.model.event import AgentMessage
 
 __all__ = ["NEWS", "AgentDesk"]
 
-NEWS = (CallBegins, CallEnds, Heard, NoProposal, Noted, Said, Thought)
+NEWS = (CallBegins, CallEnds, Heard, Migrates, NoProposal, Noted, Said, Thought)
 """What it takes."""
 
 _WARN_AT = (50, 80)  # percent of the budget
@@ -71,6 +85,8 @@ class AgentDesk:
                 self._note(news)
             case NoProposal():
                 self._failed(news)
+            case Migrates():
+                self._migrate(news)
             case Thought():
                 news.settled()
             case _:
@@ -150,5 +166,10 @@ class AgentDesk:
                 reason=news.reason[:_REASON_CHARACTERS],
                 detail=news.detail[:4000],
                 calls=news.calls,
+                arm=news.arm,
             )
         )
+
+    def _migrate(self, news: Migrates) -> None:
+        if news.results > self.recorder.state.migrated:  # once, however often it was told
+            self.recorder.record(Migrated(at=now_ns(), results=news.results, moves=news.moves))

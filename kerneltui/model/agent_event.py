@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-__all__ = ["CallRecord", "ModelCallEnded", "ModelCallStarted", "ProposalFailed"]
+from kerneltui.model.record import LATER
+
+__all__ = [
+    "CallRecord",
+    "Migrated",
+    "ModelCallEnded",
+    "ModelCallStarted",
+    "Move",
+    "ProposalFailed",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +65,10 @@ class ModelCallEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalFailed:
-    """An agent's attempt at a proposal came to nothing; there is no kernel text to evaluate."""
+    """An agent's attempt at a proposal came to nothing; there is no kernel text to evaluate.
+
+    `arm` is the arm of the slow path that was at fault; empty if none was, as after a stop.
+    """
 
     at: int
     agent: str
@@ -64,11 +76,35 @@ class ProposalFailed:
     reason: str
     detail: str = ""
     calls: tuple[int, ...] = ()
+    arm: str = field(default="", metadata=LATER)
 
     @property
     def subject(self) -> str:
         """One readable line."""
         return f"{self.agent} has no proposal: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A candidate that is a possible parent on other islands, too, from now on."""
+
+    candidate: str
+    to: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migrated:
+    """Islands of the slow path took over each other's best, after so many results of theirs."""
+
+    at: int
+    results: int
+    moves: tuple[Move, ...]
+
+    @property
+    def subject(self) -> str:
+        """One readable line."""
+        moves = (f"{m.candidate} to {', '.join(map(str, m.to))}" for m in self.moves)
+        return f"islands took over: {'; '.join(moves)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,11 @@ def _nothing() -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A candidate as far as the events have told of it."""
+    """A candidate as far as the events have told of it.
+
+    `island` is where the slow path works on it (0: it is common to all), `guest_of` are the islands that
+    took it over, `arm` is who made it for the slow path: a model, or `offline`.
+    """
 
     id: str
     sha: str
@@ -102,6 +106,10 @@ class Candidate:
     seed_file: str = ""
     configuration: Mapping[str, str] = field(default_factory=_nothing)
     calls: tuple[int, ...] = field(default=(), metadata=LATER)
+    island: int = field(default=0, metadata=LATER)
+    arm: str = field(default="", metadata=LATER)
+    inspirations: tuple[str, ...] = field(default=(), metadata=LATER)
+    guest_of: tuple[int, ...] = field(default=(), metadata=LATER)
     phase: Phase = Phase.PROPOSED
     attempt: int = 0
     build_ns: int = 0

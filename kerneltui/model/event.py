@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, cast
 
-from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.agent_event import Migrated, ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.candidate import AgentName, Failure, Origin
 from kerneltui.model.directive import Directive
 from kerneltui.model.errors import NewerSchema, RecordError
@@ -151,6 +151,9 @@ class CandidateProposed:
     configuration: Mapping[str, str]
     steers: tuple[int, ...] = ()
     calls: tuple[int, ...] = field(default=(), metadata=LATER)
+    island: int = field(default=0, metadata=LATER)
+    arm: str = field(default="", metadata=LATER)
+    inspirations: tuple[str, ...] = field(default=(), metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +296,7 @@ Event = (
     | ModelCallStarted
     | ModelCallEnded
     | ProposalFailed
+    | Migrated
     | NotesWritten
     | ModelChosen
     | SearchEnded
@@ -320,6 +324,7 @@ EVENT_KINDS: dict[str, type[Any]] = {
     "model_call_started": ModelCallStarted,
     "model_call_ended": ModelCallEnded,
     "proposal_failed": ProposalFailed,
+    "migrated": Migrated,
     "notes_written": NotesWritten,
     "model_chosen": ModelChosen,
     "search_ended": SearchEnded,
@@ -377,6 +382,7 @@ def event_subject(event: Event) -> str:
             ModelCallStarted()
             | ModelCallEnded()
             | ProposalFailed()
+            | Migrated()
             | NotesWritten()
             | ModelChosen()
         ):

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from kerneltui.model.agent_event import CallRecord, ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.agent_event import (
+    CallRecord,
+    Migrated,
+    ModelCallEnded,
+    ModelCallStarted,
+    ProposalFailed,
+)
+from kerneltui.model.attempts import BarrenAttempt, barren_after, failed_again, migrate, without
 from kerneltui.model.candidate import (
     AgentName,
     Candidate,
@@ -18,6 +25,7 @@ from kerneltui.model.candidate import (
     Origin,
     Phase,
 )
+from kerneltui.model.decision import DecisionRecord
 from kerneltui.model.errors import RecordError
 from kerneltui.model.event import (
     AcceptRule,
@@ -63,37 +71,8 @@ __all__ = ["Constraint", "DecisionRecord", "Message", "State", "SteerRecord", "f
 MESSAGES_KEPT = 200
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionRecord:
-    """A decision that stands or was taken back: the incumbent before and after it."""
-
-    action: Decision
-    candidate: str
-    sha: str
-    by: str
-    note: str
-    at: int
-    incumbent_before: str
-
-
-def _candidates() -> dict[str, Candidate]:
-    return {}
-
-
 def _number_order(item: tuple[str, object]) -> tuple[int, str]:
     return len(item[0]), item[0]
-
-
-def _counts() -> dict[str, int]:
-    return {}
-
-
-def _calls() -> dict[str, CallRecord]:
-    return {}
-
-
-def _shapes() -> dict[str, ShapeCalibration]:
-    return {}
 
 
 def _nothing() -> Mapping[str, str]:
@@ -105,8 +84,9 @@ class State:
     """A session as folded so far.
 
     `position` is the number of events folded, `fruitless` counts by agent the attempts in a row that gave
-    no proposal. `notes` is what the human made of the lab notes, None if nobody touched them; `models`
-    names by role the models that the human chose.
+    no proposal, `barren` lists those of the slow path's arms; `migrated` is the number of results when
+    islands last took over each other's best. `notes` is what the human made of the lab notes, None if nobody
+    touched them; `models` names by role the models that the human chose.
     """
 
     position: int = 0
@@ -127,9 +107,9 @@ class State:
     workload_hash: str = ""
     environment: Mapping[str, str] = field(default_factory=_nothing)
     delta: float = 0.0
-    calibrations: dict[str, ShapeCalibration] = field(default_factory=_shapes)
+    calibrations: dict[str, ShapeCalibration] = field(default_factory=dict[str, ShapeCalibration])
     mutants: tuple[str, ...] = ()
-    candidates: dict[str, Candidate] = field(default_factory=_candidates)
+    candidates: dict[str, Candidate] = field(default_factory=dict[str, Candidate])
     decisions: tuple[DecisionRecord, ...] = ()
     undone: tuple[DecisionRecord, ...] = ()
     steers: tuple[SteerRecord, ...] = ()
@@ -139,8 +119,10 @@ class State:
     budget_candidates: int | None = None
     budget_ns: int | None = None
     budget_micro_usd: int | None = field(default=None, metadata=LATER)
-    calls: dict[str, CallRecord] = field(default_factory=_calls, metadata=LATER)
-    fruitless: dict[str, int] = field(default_factory=_counts, metadata=LATER)
+    calls: dict[str, CallRecord] = field(default_factory=dict[str, CallRecord], metadata=LATER)
+    fruitless: dict[str, int] = field(default_factory=dict[str, int], metadata=LATER)
+    barren: tuple[BarrenAttempt, ...] = field(default=(), metadata=LATER)
+    migrated: int = field(default=0, metadata=LATER)
     notes: str | None = field(default=None, metadata=LATER)
     models: Mapping[str, str] = field(default_factory=_nothing, metadata=LATER)
     ended: str = ""
@@ -220,24 +202,26 @@ class State:
                 self.fruitless = {}
                 self.ended = ""
             case AgentMessage():
-                message = Message(event.at, event.agent, event.text)
-                self.messages = (*self.messages, message)[-MESSAGES_KEPT:]
+                self._said(event, event.text)
             case ModelCallStarted() | ModelCallEnded():
                 record_call(self.calls, event)
             case ProposalFailed():
-                self.fruitless = {
-                    **self.fruitless,
-                    event.agent: self.fruitless.get(event.agent, 0) + 1,
-                }
-                text = f"no proposal from {event.parent}: {event.reason}"
-                message = Message(event.at, event.agent, text)
-                self.messages = (*self.messages, message)[-MESSAGES_KEPT:]
+                self.fruitless = failed_again(self.fruitless, event)
+                self.barren = barren_after(self.barren, event)
+                self._said(event, f"no proposal from {event.parent}: {event.reason}")
+            case Migrated():
+                migrate(self.candidates, event)
+                self.migrated = event.results
             case SearchEnded():
                 self.ended = event.reason
             case _:
                 self._candidate(event)
         self.position += 1
         self.at = event.at
+
+    def _said(self, event: AgentMessage | ProposalFailed, text: str) -> None:
+        message = Message(event.at, event.agent, text)
+        self.messages = (*self.messages, message)[-MESSAGES_KEPT:]
 
     @property
     def goal(self) -> str:
@@ -326,7 +310,7 @@ class State:
         self.candidates[event.id] = new
 
     def _propose(self, event: CandidateProposed) -> None:
-        self.fruitless = {k: v for k, v in self.fruitless.items() if k != str(event.agent)}
+        self.fruitless = without(self.fruitless, str(event.agent), event.arm)
         self.candidates[event.id] = Candidate(
             id=event.id,
             sha=event.sha,
@@ -340,6 +324,9 @@ class State:
             seed_file=event.seed_file,
             configuration=event.configuration,
             calls=event.calls,
+            island=event.island,
+            arm=event.arm,
+            inspirations=event.inspirations,
         )
 
     def _decide(self, event: Decided) -> None:
