@@ -25,8 +25,8 @@ from statistics import median
 
 __all__ = ["ArmRecord", "Pull", "arm_records", "choose_arm"]
 
-FADE = 0.98
-"""What a pull counts after one more of any arm; half after 34."""
+FADE = 0.97
+"""What a pull counts after one more of any arm; half after 23."""
 
 _PRIOR = 2.0  # pulls that the mean of all arms counts in the belief of one
 _SCALE_OVER = 20  # gains
