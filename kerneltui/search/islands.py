@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from kerneltui.model.agent_event import Move
 from kerneltui.model.candidate import AgentName, Candidate, DecisionKind, Phase
+from kerneltui.model.directive import Backend
 from kerneltui.model.state import State
 
 __all__ = [
@@ -50,14 +51,15 @@ def home_of(candidate: Candidate, islands: int) -> int:
 def possible_parents(state: State, island: int, islands: int) -> dict[str, float]:
     """Returns what can be a parent on an island, with its score: the log of its ratio to the reference.
 
-    The incumbent always can. Island 0 stands for all of them.
+    The incumbent always can. Island 0 stands for all of them. What the host drives is left behind once there
+    is a kernel whose ranks move data themselves.
     """
+    fit = [candidate for candidate in state.candidates.values() if is_fit(candidate)]
     found: dict[str, float] = {}
-    for candidate in state.candidates.values():
-        if candidate.measurement is None or not is_fit(candidate):
-            continue
+    for candidate in [one for one in fit if not _host_driven(one)] or fit:
         home = home_of(candidate, islands)
-        if not island or home in (0, island) or island in candidate.guest_of:
+        here = not island or home in (0, island) or island in candidate.guest_of
+        if here and candidate.measurement is not None:
             found[candidate.id] = math.log(candidate.measurement.ratio)
     incumbent = state.candidates[state.incumbent]
     known = incumbent.measurement
@@ -103,6 +105,10 @@ def migration(state: State, islands: int, every: int = MIGRATE_EVERY) -> Sequenc
         if to:
             moves.append(Move(best.id, to))
     return moves
+
+
+def _host_driven(candidate: Candidate) -> bool:
+    return candidate.directive is not None and candidate.directive.backend is Backend.HOST
 
 
 def _best_of(state: State, island: int, islands: int) -> Candidate | None:

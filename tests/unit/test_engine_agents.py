@@ -165,9 +165,10 @@ def run(
     candidates: int = 3,
     money: int | None = None,
     alone: bool = True,
+    agents: str = "claude",
 ) -> State:
     place = Place(folder, WORKLOAD, exists=(folder / ".git").exists())
-    start = Start("cpu", "claude", 1, AcceptRule.AUTO, candidates, None, micro_usd=money)
+    start = Start("cpu", agents, 1, AcceptRule.AUTO, candidates, None, micro_usd=money)
     setup = EngineSetup(
         place,
         start,
