@@ -338,9 +338,11 @@ def _models(
         raise reader.error("models", "there is a model, too; say one of the two")
     if not names or any(name.split() != [name] for name in names):
         raise reader.error("models", f"expected names of models, found {list(names)!r}")
+    if OFFLINE in names:
+        raise reader.error("models", f"'{OFFLINE}' is the search, which takes part anyway")
     doubled = [name for name in names if names.count(name) > 1]
-    if doubled or OFFLINE in names:
-        raise reader.error("models", f"'{(doubled or [OFFLINE])[0]}' must not be listed twice")
+    if doubled:
+        raise reader.error("models", f"'{doubled[0]}' is listed twice")
     return names
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
+from kerneltui.model.agent_event import Migrated, ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.candidate import AgentName, Origin
 from kerneltui.model.event import (
     AgentMessage,
@@ -176,6 +176,8 @@ def _model_text(event: Event) -> tuple[str, str] | None:
             return "engine", f"call {event.number} ended, {event.outcome}{why}"
         case ProposalFailed():
             return event.agent, f"has no proposal from {event.parent}: {event.reason}"
+        case Migrated():
+            return "engine", event.subject
         case _:
             return None
 
