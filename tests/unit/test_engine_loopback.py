@@ -150,6 +150,7 @@ class Session:
         evaluator: FakeEvaluator | None = None,
         alone: bool = True,
         ahead: int = 2,
+        seed: int = 3,
     ) -> None:
         self.place = Place(folder, WORKLOAD, exists=(folder / ".git").exists())
         limits = CallLimits(first_wait_ms=1, longest_wait_ms=10, attempts=6, reasks=1)
@@ -161,7 +162,7 @@ class Session:
         self.on_event: Callable[[Event], None] = lambda event: None
         self.setup = EngineSetup(
             self.place,
-            Start("cpu", "claude", 3, AcceptRule.AUTO, candidates, None, micro_usd=10**9),
+            Start("cpu", "claude", seed, AcceptRule.AUTO, candidates, None, micro_usd=10**9),
             Options(undecided=None, ahead=ahead, leave_when_done=True),
             lambda workload, spec: evaluator or FakeEvaluator(fail=fails_when_bad),
             take_signals=False,
@@ -185,7 +186,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_whole_session_on_a_rough_day(folder: Path) -> None:
     with Loopback([*fast_steps(), *slow_steps(16)]) as server:
-        session = Session(folder, server, candidates=18)
+        session = Session(folder, server, candidates=18, seed=1)
         steered = threading.Event()
 
         def steer(event: Event) -> None:
