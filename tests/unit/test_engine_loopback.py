@@ -62,7 +62,7 @@ def slow_steps(count: int) -> list[Step]:
                     propose(
                         reason=f"idea {number}",
                         directive=stated(WINDOW),
-                        answer="with fewer barriers" if number == 0 else "",
+                        answer="with fewer barriers",
                         edits=[{"search": ANCHOR, "replace": f"{extra}\n{ANCHOR}"}],
                     ),
                 ),
