@@ -19,11 +19,14 @@ from kerneltui.agents.model_port import Role
 from kerneltui.agents.pricing import SHIPPED_PRICES, ModelPrice, Rates
 from kerneltui.model.errors import DefinitionError
 from kerneltui.model.toml_table import TableReader
+from kerneltui.search.arms import OFFLINE
+from kerneltui.search.islands import MIGRATE_EVERY
 
 __all__ = [
     "AGENTS_FILE",
     "AgentConfig",
     "CallLimits",
+    "IslandConfig",
     "RoleModel",
     "Thinking",
     "load_agent_config",
@@ -35,6 +38,7 @@ _MICRO = 1_000_000
 _LEAST_THINKING = 1024
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _MOST_USD = 1_000_000
+_MOST_ISLANDS = 8
 _SECRET = re.compile(r"(^|_)(key|token|secret|password|auth)($|_)", re.IGNORECASE)
 
 
@@ -65,6 +69,7 @@ class RoleModel:
         force_tools: Whether a call of a tool is forced by the server. Models that think refuse that; without
             it, a reply without a tool where one must be is asked again.
         cache: Whether the ends of stable context are marked for the server's cache.
+        others: Further models of the role, asked in the same way: arms of a bandit.
     """
 
     model: str
@@ -75,6 +80,29 @@ class RoleModel:
     strict_tools: bool = True
     force_tools: bool = False
     cache: bool = True
+    others: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All models of the role."""
+        return (self.model, *self.others)
+
+    def named(self, model: str) -> RoleModel:
+        """The same with another model; an empty name is its own."""
+        return replace(self, model=model) if model else self
+
+
+@dataclass(frozen=True, slots=True)
+class IslandConfig:
+    """Islands of the slow path.
+
+    Attributes:
+        count: How many; 1 is none.
+        migrate_every: Results between two migrations.
+    """
+
+    count: int = 2
+    migrate_every: int = MIGRATE_EVERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +148,7 @@ class AgentConfig:
         prices: By the name of the model.
         budget_micro_usd: For a session; None is no limit.
         token_limit: For a session, all tokens; None is no limit. The only limit for models without a price.
+        islands: Of the slow path.
     """
 
     roles: Mapping[Role, RoleModel] = field(default_factory=_default_roles)
@@ -128,10 +157,13 @@ class AgentConfig:
     prices: Mapping[str, ModelPrice] = field(default_factory=lambda: dict(SHIPPED_PRICES))
     budget_micro_usd: int | None = 20 * _MICRO
     token_limit: int | None = None
+    islands: IslandConfig = field(default_factory=IslandConfig)
 
     def with_model(self, role: Role, model: str) -> AgentConfig:
-        """The same with another model for a role, asked in the same way."""
-        return replace(self, roles={**self.roles, role: replace(self.roles[role], model=model)})
+        """The same with another model for a role, or several with blanks between, asked in the same way."""
+        first, *others = model.split()
+        changed = replace(self.roles[role], model=first, others=tuple(others))
+        return replace(self, roles={**self.roles, role: changed})
 
 
 def load_agent_config(folder: Path) -> AgentConfig:
@@ -163,12 +195,14 @@ def parse_agent_config(text: str, file: str = AGENTS_FILE) -> AgentConfig:
         raise DefinitionError(file, "file", f"is not TOML: {error}") from error
     _refuse_secrets(file, "", table)
     table = _dollars_to_micro(file, table)
-    whole = TableReader(file, "", {"roles": {}, "limits": {}, "prices": {}, "budget": {}, **table})
+    empty = {key: {} for key in ("roles", "limits", "prices", "budget", "islands")}
+    whole = TableReader(file, "", {**empty, **table})
     config = AgentConfig(
         roles=_roles(whole, table.get("roles", {})),
         base_url=_base_url(whole),
         limits=_limits(whole.table("limits")),
         prices=_prices(whole),
+        islands=_islands(whole.table("islands")),
     )
     budget = whole.table("budget")
     usd = budget.optional_integer("usd", minimum=0)
@@ -254,20 +288,19 @@ def _roles(whole: TableReader, raw: Any) -> dict[Role, RoleModel]:
     for name, reader in whole.tables("roles").items():
         if name not in list(Role):
             raise whole.error("roles", f"'{name}' is not one of {', '.join(Role)}")
-        made[Role(name)] = _role(reader, raw[name], made[Role(name)])
+        made[Role(name)] = _role(reader, raw[name], made[Role(name)], Role(name))
     return made
 
 
-def _role(reader: TableReader, raw: Mapping[str, Any], default: RoleModel) -> RoleModel:
+def _role(reader: TableReader, raw: Mapping[str, Any], default: RoleModel, role: Role) -> RoleModel:
     def flag(key: str) -> bool:
         said = reader.flag(key)
         return said if key in raw else bool(getattr(default, key))
 
-    model = reader.word("model", default.model)
-    if not model.strip():
-        raise reader.error("model", "is empty, expected the name of a model")
+    model, *others = _models(reader, raw, default, role)
     made = RoleModel(
         model=model,
+        others=tuple(others),
         max_tokens=reader.integer("max_tokens", minimum=1, default=default.max_tokens),
         thinking=Thinking(reader.choice("thinking", list(Thinking), str(default.thinking))),
         thinking_tokens=reader.integer(
@@ -285,6 +318,42 @@ def _role(reader: TableReader, raw: Mapping[str, Any], default: RoleModel) -> Ro
         )
     if "effort" not in raw:
         reader.word("effort", "")  # a key that may be there
+    reader.finish()
+    return made
+
+
+def _models(
+    reader: TableReader, raw: Mapping[str, Any], default: RoleModel, role: Role
+) -> tuple[str, ...]:
+    """One model, or a list where a bandit chooses among them."""
+    model = reader.word("model", default.model)
+    if not model.strip():
+        raise reader.error("model", "is empty, expected the name of a model")
+    if "models" not in raw:
+        return (model,)
+    names = reader.words("models")
+    if role is not Role.SLOW:
+        raise reader.error("models", "only the slow path chooses among several; use model")
+    if "model" in raw:
+        raise reader.error("models", "there is a model, too; say one of the two")
+    if not names or any(name.split() != [name] for name in names):
+        raise reader.error("models", f"expected names of models, found {list(names)!r}")
+    if OFFLINE in names:
+        raise reader.error("models", f"'{OFFLINE}' is the search, which takes part anyway")
+    doubled = [name for name in names if names.count(name) > 1]
+    if doubled:
+        raise reader.error("models", f"'{doubled[0]}' is listed twice")
+    return names
+
+
+def _islands(reader: TableReader) -> IslandConfig:
+    default = IslandConfig()
+    made = IslandConfig(
+        count=reader.integer("count", minimum=1, default=default.count),
+        migrate_every=reader.integer("migrate_every", minimum=1, default=default.migrate_every),
+    )
+    if made.count > _MOST_ISLANDS:
+        raise reader.error("count", f"is {made.count}, expected at most {_MOST_ISLANDS}")
     reader.finish()
     return made
 

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -105,13 +105,17 @@ class ClaudeModel:
         return self._closed.is_set()
 
     def set_model(self, role: Role, model: str) -> None:
-        """Names another model for a role, from the next question on."""
+        """Names another model for a role, or several, from the next question on."""
         with self._guard:
             self._config = self._config.with_model(role, model)
 
+    def models(self, role: Role) -> Sequence[str]:
+        """The models that may be asked in a role."""
+        return self._config.roles[role].names
+
     def quote(self, call: ModelCall) -> tuple[str, int | None]:
         """The model that would be asked, and what one attempt may cost at most; None if nobody knows."""
-        model = self._config.roles[call.role]
+        model = self._config.roles[call.role].named(call.model)
         price = price_of(self._config.prices, model.model)
         if price is None:
             return model.model, None
@@ -168,7 +172,7 @@ class _Question:
         self._hear = hear
         self._stop = lambda: owner.closed or stop()
         self._limits = owner.config.limits
-        self._model: RoleModel = owner.config.roles[call.role]
+        self._model: RoleModel = owner.config.roles[call.role].named(call.model)
         self._price: ModelPrice | None = price_of(owner.config.prices, self._model.model)
         self._request = request_of(call, self._model)
         self._candidate = candidate_of(call.purpose)

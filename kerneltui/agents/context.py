@@ -124,9 +124,11 @@ def standing(material: Material, view: SearchView, notes: str = "") -> tuple[Blo
 
 
 def body(
-    material: Material, view: SearchView, candidate: str, agent: AgentName
+    material: Material, view: SearchView, candidate: str, agent: AgentName, others: str = ""
 ) -> tuple[str, tuple[int, ...]]:
     """What one question says of a kernel: evidence, what was tried from it, the human, its text.
+
+    `others` is what is said of other kernels.
 
     Returns:
         The text, and the numbers of the human's messages in it.
@@ -143,6 +145,8 @@ def body(
     failed = failed_children_text(candidate, view)
     if failed:
         parts.append(f"## The last failure from {candidate}\n\n{failed}")
+    if others:
+        parts.append(f"## Other good kernels, for ideas\n\n{others}")
     refused = rejections(list(state.candidates.values()))
     if refused:
         parts.append(f"## Turned down by the human\n\n{refused}")

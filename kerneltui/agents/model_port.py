@@ -156,6 +156,7 @@ class ModelCall:
         tools: What may be called; with exactly one and `must_use`, it is called.
         must_use: Whether the reply has to be a call of a tool.
         purpose: In a few words, for the log and the meter: "propose c0012", "repair c0012".
+        model: Which of the role's models; empty is its first.
     """
 
     role: Role
@@ -164,6 +165,7 @@ class ModelCall:
     tools: Sequence[Tool] = field(default_factory=_no_tools)
     must_use: bool = False
     purpose: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,11 @@ class ModelPort(Protocol):
         ...
 
     def set_model(self, role: Role, model: str) -> None:
-        """Names another model for a role, from the next question on."""
+        """Names another model for a role, or several with blanks between, from the next question on."""
+        ...
+
+    def models(self, role: Role) -> Sequence[str]:
+        """The models that may be asked in a role, the first being asked where a call names none."""
         ...
 
     def ask(

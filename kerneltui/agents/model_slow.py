@@ -1,19 +1,21 @@
 """The slow path with a language model: diffs, rewrites and crossovers of good kernels.
 
-Everything that a thought needs is read from the state before it begins, in the engine's thread.
+Everything that a thought needs is read from the state before it begins, in the engine's thread. What is asked
+follows from the state and the seed alone (and from the clock, where time is limited), so a resumed session
+asks what it would have asked.
 """
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kerneltui.agents.context import Material, body, standing
 from kerneltui.agents.evidence import candidate_evidence
 from kerneltui.agents.fast_path import landing_point
+from kerneltui.agents.inspiration import inspirations_text
 from kerneltui.agents.model_fast import MOST_FRUITLESS
 from kerneltui.agents.model_notes import notes_plan, write_notes
 from kerneltui.agents.model_port import Role
@@ -21,10 +23,15 @@ from kerneltui.agents.port import Proposal, SearchView
 from kerneltui.agents.prompt_files import prompt
 from kerneltui.agents.thinking import Talk, Thinker
 from kerneltui.agents.writing import Request, Written, write
-from kerneltui.model.candidate import AgentName, Candidate, DecisionKind, Origin, Phase
+from kerneltui.model.attempts import speaker
+from kerneltui.model.candidate import AgentName, Origin
 from kerneltui.model.event import ConstraintKind
 from kerneltui.model.kernel import parse_kernel
-from kerneltui.search.selection import choose_parent, parent_weights
+from kerneltui.model.state import State
+from kerneltui.search.arms import PLANNED
+from kerneltui.search.islands import home_of, next_island, possible_parents
+from kerneltui.search.schedule import Mix, mix_at, used_share
+from kerneltui.search.selection import choose_inspirations, choose_parent, parent_weights
 
 __all__ = ["STYLES", "ModelSlowPath"]
 
@@ -37,20 +44,25 @@ STYLES = (
 )
 """Ways to rewrite, in turn."""
 
-_EXPLORE = ((Origin.DIFF, 0.15), (Origin.REWRITE, 0.70), (Origin.CROSSOVER, 0.15))
-_EXPLOIT = ((Origin.DIFF, 0.60), (Origin.REWRITE, 0.25), (Origin.CROSSOVER, 0.15))
-_EXPLORED = 0.4  # of the budget
-_PLANNED = 40  # candidates, where there is no budget of candidates
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What is made of which kernels, on which island."""
+
+    origin: Origin
+    parents: tuple[str, ...]
+    inspirations: tuple[str, ...]
+    island: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    origin: Origin
-    parents: tuple[str, ...]
+    choice: _Choice
     request: Request
     steers: tuple[int, ...]
     seed_file: str
     generation: int
+    arm: str
 
 
 def _no_marks() -> dict[str, str]:
@@ -67,6 +79,7 @@ class ModelSlowPath:
         gave_up: Whether the fast path has.
         notes: The lab notes now.
         seed: Of the choices.
+        islands: How many; 1 is none.
     """
 
     material: Material
@@ -74,129 +87,128 @@ class ModelSlowPath:
     gave_up: Callable[[SearchView], bool]
     notes: Callable[[], str]
     seed: int
+    islands: int = 1
     name: AgentName = AgentName.SLOW
     _marks: dict[str, str] = field(default_factory=_no_marks)
-    _turn: int = 0
     _noted: int = 0
+    _noting: bool = False
 
     @property
     def busy(self) -> bool:
         """Whether a thought is under way, or a proposal waits."""
         return self.thinker.busy or self.thinker.ready > 0
 
-    def think(self, view: SearchView) -> None:
-        """Begins with the next proposal."""
-        if self.busy or not self._may_begin(view) or self._despairs(view):
+    @property
+    def noting(self) -> bool:
+        """Whether what is under way are lab notes, of which no proposal comes."""
+        return self.thinker.busy and self._noting
+
+    def begin(self, view: SearchView, arm: str) -> None:
+        """Begins with lab notes if there is enough to write down, or else with a proposal.
+
+        Args:
+            view: The state now.
+            arm: The model that is asked for a proposal.
+        """
+        if self.busy or self._begin_notes(view):
             return
-        if self._begin_notes(view):
-            return
-        plan = self._plan(view)
-        self.thinker.start(plan.parents[0], lambda talk: _propose(talk, plan))
+        plan = self._plan(view, arm)
+        self._noting = False
+        self.thinker.start(plan.choice.parents[0], lambda talk: _propose(talk, plan), arm)
 
     def _begin_notes(self, view: SearchView) -> bool:
-        """Begins with lab notes if there is enough to write down."""
         notes = self.notes()
         plan = notes_plan(view, standing(self.material, view), notes, self._noted)
         if plan is None:
             return False
         self._noted = plan.results
+        self._noting = True
         self.thinker.start(view.state.incumbent, lambda talk: write_notes(talk, plan))
         return True
 
     def preview(self, view: SearchView) -> Request:
         """What the model would be asked now."""
-        return self._plan(view).request
+        return self._plan(view, "").request
 
-    def propose(self, view: SearchView) -> Proposal | None:
+    def propose(self) -> Proposal | None:
         """Returns a proposal that is ready."""
         return self.thinker.take()
 
-    def status(self, view: SearchView) -> str:
-        """Returns what the slow path does."""
-        if self.thinker.busy:
-            return "thinking"
-        if self._despairs(view):
-            return f"rests after {MOST_FRUITLESS} attempts without a proposal; pause and go on to retry"
-        return "ready" if self._may_begin(view) else "waits for the fast path"
+    def rests(self, view: SearchView, arm: str) -> bool:
+        """Whether a model has come to nothing too often in a row."""
+        return view.state.fruitless.get(speaker(str(self.name), arm), 0) >= MOST_FRUITLESS
 
-    def answer(self, text: str) -> str:
-        """Says what becomes of a message."""
-        return "taken into the next proposal"
-
-    def refusals(self) -> tuple[str, ...]:
-        """Returns nothing: constraints are part of the question."""
-        return ()
-
-    def interrupt(self) -> None:
-        """Ends the thought."""
-        self.thinker.interrupt()
-
-    def close(self) -> None:
-        """Ends the agent."""
-        self.thinker.close()
-
-    def _despairs(self, view: SearchView) -> bool:
-        return view.state.fruitless.get(str(self.name), 0) >= MOST_FRUITLESS
-
-    def _may_begin(self, view: SearchView) -> bool:
+    def may_begin(self, view: SearchView) -> bool:
+        """Whether there is a kernel to evolve."""
         return landing_point(view) is not None or self.gave_up(view)
 
-    def _plan(self, view: SearchView) -> _Plan:
+    def _plan(self, view: SearchView, arm: str) -> _Plan:
         state = view.state
-        mine = sum(c.agent is self.name for c in state.candidates.values())
-        self._turn += 1
-        source = random.Random(f"{self.seed} {mine} {self._turn}")
-        scores = _scores(view)
-        pinned = [c.value for c in state.constraints if c.kind is ConstraintKind.PIN]
-        children = Counter(p for c in state.candidates.values() for p in c.parents)
-        weights = parent_weights(scores, children, noise=state.delta)
-        parent = pinned[0] if pinned else choose_parent(weights, source)
-        origin = self._origin(mine, view, source)
-        others = [name for name in scores if name != parent]
-        if origin is Origin.CROSSOVER and not others:
-            origin = Origin.DIFF
-        other = ""
-        if origin is Origin.CROSSOVER:
-            other = choose_parent({n: weights[n] for n in others}, source)
-        return self._planned(view, origin, parent, other)
-
-    def _origin(self, mine: int, view: SearchView, source: random.Random) -> Origin:
-        planned = view.state.budget_candidates or _PLANNED
-        shares = _EXPLORE if mine < _EXPLORED * planned else _EXPLOIT
-        kinds = [kind for kind, _ in shares]
-        return source.choices(kinds, [share for _, share in shares])[0]
-
-    def _planned(self, view: SearchView, origin: Origin, parent: str, other: str) -> _Plan:
-        known = view.state.candidates[parent]
+        turn = _turns(state)
+        choice = self._choice(view, random.Random(f"{self.seed} {turn}"))
+        parent, other = (*choice.parents, "")[:2]
+        known = state.candidates[parent]
         kernel = parse_kernel(view.source(parent), view.kernel_file)
-        text, steers = body(self.material, view, parent, self.name)
+        others = inspirations_text(view, choice.inspirations, parent, self.material.language)
+        text, steers = body(self.material, view, parent, self.name, others)
         fields: dict[str, object] = {"parent": parent, "body": text}
-        if origin is Origin.REWRITE:
-            fields["style"] = STYLES[self._turn % len(STYLES)]
-        if origin is Origin.CROSSOVER:
+        if choice.origin is Origin.REWRITE:
+            fields["style"] = STYLES[turn % len(STYLES)]
+        if choice.origin is Origin.CROSSOVER:
             fields |= {
                 "other": other,
-                "other_evidence": candidate_evidence(view.state.candidates[other], view.state),
+                "other_evidence": candidate_evidence(state.candidates[other], state),
                 "other_source": view.source(other),
             }
         request = Request(
             role=Role.SLOW,
             system=standing(self.material, view, self.notes()),
-            prompt=prompt(f"slow_{origin}", **fields),
-            purpose=f"{origin} of {parent}" + (f" with {other}" if other else ""),
+            prompt=prompt(f"slow_{choice.origin}", **fields),
+            purpose=f"{choice.origin} of {parent}" + (f" with {other}" if other else ""),
             parent=kernel,
             free=False,
             dimensions=view.shapes[0],
             known=self._known(view),
+            model=arm,
         )
-        return _Plan(
-            origin=origin,
-            parents=(parent, other) if other else (parent,),
-            request=request,
-            steers=steers,
-            seed_file=known.seed_file,
-            generation=known.generation + 1,
-        )
+        return _Plan(choice, request, steers, known.seed_file, known.generation + 1, arm)
+
+    def _choice(self, view: SearchView, source: random.Random) -> _Choice:
+        """Chooses island, parents, the kind of change and inspirations."""
+        state = view.state
+        pinned = [c.value for c in state.constraints if c.kind is ConstraintKind.PIN]
+        island = next_island(state, self.islands)
+        if pinned:
+            island = home_of(state.candidates[pinned[0]], self.islands) or island
+        mix = mix_at(_used(view))
+        scores = possible_parents(state, island, self.islands)
+        children = Counter(p for c in state.candidates.values() for p in c.parents)
+        weights = parent_weights(scores, children, noise=state.delta)
+        if pinned:
+            parent = pinned[0]
+        elif source.random() < mix.even:
+            parent = source.choice(sorted(scores))
+        else:
+            parent = choose_parent(weights, source)
+        origin = _origin(mix, source)
+        partners: Mapping[str, float] = {}
+        if origin is Origin.CROSSOVER:
+            partners = self._partners(state, island, parent)
+            origin = origin if partners else Origin.DIFF
+        parents = (parent, choose_parent(partners, source)) if partners else (parent,)
+        shown = choose_inspirations(scores, parents, mix.inspirations, source)
+        return _Choice(origin, parents, shown, island)
+
+    def _partners(self, state: State, island: int, parent: str) -> dict[str, float]:
+        """The weights of second parents: from other islands, where ideas differ, if there are any."""
+        scores = possible_parents(state, 0, self.islands)
+        scores.pop(parent, None)
+        abroad = {
+            name: score
+            for name, score in scores.items()
+            if home_of(state.candidates[name], self.islands) not in (0, island)
+        }
+        return parent_weights(abroad or scores, {}, noise=state.delta)
 
     def _known(self, view: SearchView) -> dict[str, str]:
         for name in view.state.candidates:
@@ -206,23 +218,30 @@ class ModelSlowPath:
         return dict(self._marks)
 
 
-def _scores(view: SearchView) -> dict[str, float]:
-    """Log-ratios to the reference of what can be a parent; the incumbent always can."""
-    found: dict[str, float] = {}
-    for candidate in view.state.candidates.values():
-        if _fit(candidate) and candidate.measurement is not None:
-            found[candidate.id] = math.log(candidate.measurement.ratio)
-    incumbent = view.state.incumbent
-    found.setdefault(incumbent, min(found.values(), default=0.0))
-    return found
+def _turns(state: State) -> int:
+    """Counts what the slow path has tried, so that each question has its own draws."""
+    made = sum(candidate.agent is AgentName.SLOW for candidate in state.candidates.values())
+    return made + len(state.barren)
 
 
-def _fit(candidate: Candidate) -> bool:
-    if candidate.phase is not Phase.MEASURED or candidate.measurement is None:
-        return False
-    human = candidate.decided_by == "human"
-    rejected = candidate.decision is DecisionKind.REJECTED and human
-    return not rejected and not candidate.measurement.quarantine
+def _used(view: SearchView) -> float:
+    """The share of the budget that is used: of candidates, money or time, whichever is furthest along."""
+    state = view.state
+    made = sum(candidate.agent is not AgentName.HUMAN for candidate in state.candidates.values())
+    limits = (state.budget_candidates, state.budget_micro_usd, state.budget_ns)
+    planned = PLANNED if all(limit is None for limit in limits) else state.budget_candidates
+    return used_share(
+        [
+            (made, planned),
+            (state.spent().micro_usd, state.budget_micro_usd),
+            (view.elapsed_ns, state.budget_ns),
+        ]
+    )
+
+
+def _origin(mix: Mix, source: random.Random) -> Origin:
+    kinds = (Origin.DIFF, Origin.REWRITE, Origin.CROSSOVER)
+    return source.choices(kinds, [mix.diff, mix.rewrite, mix.crossover])[0]
 
 
 def _propose(talk: Talk, plan: _Plan) -> Proposal:
@@ -231,8 +250,8 @@ def _propose(talk: Talk, plan: _Plan) -> Proposal:
         source=written.source,
         reason=written.reason,
         agent=AgentName.SLOW,
-        origin=plan.origin,
-        parents=plan.parents,
+        origin=plan.choice.origin,
+        parents=plan.choice.parents,
         directive=written.directive,
         seed_file=plan.seed_file,
         generation=plan.generation,
@@ -245,4 +264,7 @@ def _propose(talk: Talk, plan: _Plan) -> Proposal:
         calls=tuple(talk.calls),
         steers=plan.steers,
         answer=written.answer,
+        island=plan.choice.island,
+        arm=plan.arm,
+        inspirations=plan.choice.inspirations,
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kerneltui.agents.model_port import Chunk, Usage
+from kerneltui.model.agent_event import Move
 from kerneltui.model.candidate import AgentName
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "CallEnds",
     "HandOver",
     "Heard",
+    "Migrates",
     "News",
     "NoProposal",
     "Noted",
@@ -90,13 +92,22 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class NoProposal:
-    """An attempt came to nothing."""
+    """An attempt came to nothing; `arm` is whose fault it was, empty if nobody's."""
 
     agent: AgentName
     parent: str
     reason: str
     detail: str
     calls: tuple[int, ...]
+    arm: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Migrates:
+    """Islands take over each other's best, after so many results of theirs."""
+
+    results: int
+    moves: tuple[Move, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +133,15 @@ class Thought:
     settled: Callable[[], None]
 
 
-News = CallBegins | CallGrows | CallEnds | Heard | Said | Noted | NoProposal | HandOver | Thought
+News = (
+    CallBegins
+    | CallGrows
+    | CallEnds
+    | Heard
+    | Said
+    | Noted
+    | NoProposal
+    | Migrates
+    | HandOver
+    | Thought
+)

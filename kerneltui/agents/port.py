@@ -32,6 +32,7 @@ class SearchView:
         kernel_file: The name of kernel files on this target, such as `kernel.cpp`.
         record: Returns what was noted of a candidate's evaluation; empty if nothing was.
         log: Returns the log of a failed candidate, if it is on this machine.
+        elapsed_ns: How much of the budget of time is used.
     """
 
     state: State
@@ -40,6 +41,7 @@ class SearchView:
     kernel_file: str
     record: Callable[[str], Mapping[str, Any]] = _no_record
     log: Callable[[str], str] = _no_log
+    elapsed_ns: int = 0
 
 
 def _nothing() -> Mapping[str, str]:
@@ -51,7 +53,8 @@ class Proposal:
     """A whole kernel text that is worth an evaluation, with its directive and its reason.
 
     `calls` are the numbers of the model calls that it took, `steers` those of the messages that were seen
-    (None: all that wait for the agent), `answer` is what is said to them.
+    (None: all that wait for the agent), `answer` is what is said to them. `island` and `arm` are those of the
+    slow path, `inspirations` the candidates that a model was shown beside the parents.
     """
 
     source: str
@@ -66,6 +69,9 @@ class Proposal:
     calls: tuple[int, ...] = ()
     steers: tuple[int, ...] | None = None
     answer: str = ""
+    island: int = 0
+    arm: str = ""
+    inspirations: tuple[str, ...] = ()
 
 
 class Agent(Protocol):

@@ -63,15 +63,19 @@ def kernel_space(kernel: Kernel, shapes: list[Mapping[str, int]]) -> Space:
 
 def _best_of_library(view: SearchView, landed: Candidate) -> Candidate:
     """The fastest kernel that stands as it does in the library, against the reference."""
-    return max(
-        (
-            candidate
-            for candidate in view.state.candidates.values()
-            if candidate.origin is Origin.TRANSFORM and candidate.phase is Phase.MEASURED
-        ),
-        key=lambda candidate: candidate.measurement.ratio if candidate.measurement else 0.0,
-        default=landed,
-    )
+    return max(_measured_transforms(view), key=_ratio, default=landed)
+
+
+def _measured_transforms(view: SearchView) -> list[Candidate]:
+    return [
+        candidate
+        for candidate in view.state.candidates.values()
+        if candidate.origin is Origin.TRANSFORM and candidate.phase is Phase.MEASURED
+    ]
+
+
+def _ratio(candidate: Candidate) -> float:
+    return candidate.measurement.ratio if candidate.measurement else 0.0
 
 
 def _texts() -> dict[tuple[Value, ...], str]:
@@ -179,13 +183,25 @@ class OfflineSlowPath:
         landed = landing_point(view)
         if landed is None:
             return None
-        start = _best_of_library(view, landed)
-        kernel = parse_kernel(view.source(start.id), start.seed_file)
-        space = kernel_space(kernel, list(view.shapes))
+        found = self._searchable(view, landed)
+        if found is None:
+            return None
+        kernel, space = found
         self._kernel = kernel
         first = tuple(kernel.configuration.values())
         self._strategy = OfflineStrategy(space, self.seed, [first], budget=self.budget)
         return self._strategy
+
+    def _searchable(self, view: SearchView, landed: Candidate) -> tuple[Kernel, Space] | None:
+        """The fastest whole kernel that has choices with a legal combination; a model's may have none."""
+        ranked = sorted(_measured_transforms(view), key=_ratio, reverse=True)
+        for candidate in ranked or [landed]:
+            try:
+                kernel = parse_kernel(view.source(candidate.id), candidate.seed_file)
+                return kernel, kernel_space(kernel, list(view.shapes))
+            except (DefinitionError, SpaceError):
+                continue
+        return None
 
     def _from_library(self, view: SearchView) -> Proposal | None:
         """Returns a library kernel that nobody has tried, once the fast path has landed."""

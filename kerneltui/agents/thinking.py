@@ -32,6 +32,7 @@ from kerneltui.model.candidate import AgentName
 __all__ = ["NothingProposed", "Talk", "Thinker"]
 
 _LOOK_S = 0.2
+_BLAMELESS = (FailureKind.STOPPED, FailureKind.BUDGET)
 
 
 class NothingProposed(Exception):
@@ -145,19 +146,23 @@ class Thinker:
         """Whether a thought is under way, or what it told was not handled yet."""
         return self._thread is not None
 
-    def start(self, parent: str, thought: Callable[[Talk], Proposal | None]) -> None:
+    def start(self, parent: str, thought: Callable[[Talk], Proposal | None], arm: str = "") -> None:
         """Begins a thought; `Thought` is told when it has ended.
 
         Args:
             parent: The candidate that it is about.
             thought: What is done, in the other thread. It may raise `NothingProposed`, and gives None if
                 it was not about a proposal.
+            arm: Of the slow path, which is blamed if nothing comes of it.
         """
         if self.busy:
             raise RuntimeError("one thought at a time")
         self._stop.clear()
         self._thread = threading.Thread(
-            target=self._think, args=(parent, thought), name=f"agent-{self._agent}", daemon=True
+            target=self._think,
+            args=(parent, thought, arm),
+            name=f"agent-{self._agent}",
+            daemon=True,
         )
         self._thread.start()
 
@@ -185,24 +190,25 @@ class Thinker:
         if self._thread is not None:
             self._thread.join(2.0)
 
-    def _think(self, parent: str, thought: Callable[[Talk], Proposal | None]) -> None:
+    def _think(self, parent: str, thought: Callable[[Talk], Proposal | None], arm: str) -> None:
         talk = Talk(self._agent, self._model, self._tell, self._stop.is_set)
         try:
             made = thought(talk)
             if made is not None:
                 self._made.append(made)
         except NothingProposed as nothing:
-            self._nothing(parent, nothing.reason, nothing.detail, talk)
+            self._nothing(parent, nothing.reason, nothing.detail, talk, arm)
         except ModelFailure as failure:
-            self._nothing(parent, f"{failure.kind}: {failure.reason}", "", talk)
+            blamed = "" if failure.kind in _BLAMELESS else arm
+            self._nothing(parent, f"{failure.kind}: {failure.reason}", "", talk, blamed)
         except Exception as error:  # the engine must hear of it; a thread that dies tells nobody
             reason = f"{type(error).__name__}: {error}"
-            self._nothing(parent, reason, traceback.format_exc(), talk)
+            self._nothing(parent, reason, traceback.format_exc(), talk, arm)
         finally:
             self._tell(Thought(self._agent, self._settle))
 
     def _settle(self) -> None:
         self._thread = None
 
-    def _nothing(self, parent: str, reason: str, detail: str, talk: Talk) -> None:
-        self._tell(NoProposal(self._agent, parent, reason, detail, tuple(talk.calls)))
+    def _nothing(self, parent: str, reason: str, detail: str, talk: Talk, arm: str) -> None:
+        self._tell(NoProposal(self._agent, parent, reason, detail, tuple(talk.calls), arm))

@@ -47,6 +47,7 @@ class Request:
         dimensions: Of the first tune shape, for the directive.
         known: Token hashes of all candidates, by which their ids are found.
         repairs: How often the model may mend what it wrote.
+        model: Which of the role's models is asked; empty is its first.
     """
 
     role: Role
@@ -59,6 +60,7 @@ class Request:
     known: Mapping[str, str] = field(default_factory=_no_marks)
     repairs: int = 3
     marked: Kernel | None = None
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,10 @@ def write(talk: Talk, request: Request) -> Written:
     detail = ""
     for attempt in range(request.repairs + 1):
         purpose = request.purpose if not attempt else f"{request.purpose}, repair {attempt}"
-        reply = talk.ask(ModelCall(request.role, request.system, turns, [PROPOSE], True, purpose))
+        call = ModelCall(
+            request.role, request.system, turns, [PROPOSE], True, purpose, request.model
+        )
+        reply = talk.ask(call)
         answer = dict(reply.tools[0].input) if reply.tools else {}
         problem, detail = _Reading(request).read(answer)
         if isinstance(problem, Written):

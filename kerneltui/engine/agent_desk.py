@@ -15,6 +15,7 @@ from kerneltui.agents.news import (
     CallGrows,
     HandOver,
     Heard,
+    Migrates,
     NoProposal,
     Noted,
     Said,
@@ -25,6 +26,7 @@ from kerneltui.engine.lab_notes import lab_notes, write_notes
 from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.model.agent_event import (
     HandedOver,
+    Migrated,
     ModelCallEnded,
     ModelCallGrew,
     ModelCallStarted,
@@ -34,7 +36,18 @@ from kerneltui.model.event import AgentMessage
 
 __all__ = ["NEWS", "AgentDesk"]
 
-NEWS = (CallBegins, CallGrows, CallEnds, HandOver, Heard, NoProposal, Noted, Said, Thought)
+NEWS = (
+    CallBegins,
+    CallGrows,
+    CallEnds,
+    HandOver,
+    Heard,
+    Migrates,
+    NoProposal,
+    Noted,
+    Said,
+    Thought,
+)
 """What it takes."""
 
 _WARN_AT = (50, 80)  # percent of the budget
@@ -91,6 +104,8 @@ class AgentDesk:
                 self._hand_over(news)
             case NoProposal():
                 self._failed(news)
+            case Migrates():
+                self._migrate(news)
             case Thought():
                 news.settled()
             case _:
@@ -193,5 +208,10 @@ class AgentDesk:
                 reason=news.reason[:_REASON_CHARACTERS],
                 detail=news.detail[:4000],
                 calls=news.calls,
+                arm=news.arm,
             )
         )
+
+    def _migrate(self, news: Migrates) -> None:
+        if news.results > self.recorder.state.migrated:  # once, however often it was told
+            self.recorder.record(Migrated(at=now_ns(), results=news.results, moves=news.moves))

@@ -149,8 +149,7 @@ class Proposing:
         )
         if state.budget_candidates is not None and proposed >= state.budget_candidates:
             return f"the budget of {state.budget_candidates} candidates is used"
-        elapsed = (time.monotonic() - self._started) * 1e9
-        if state.budget_ns is not None and elapsed >= state.budget_ns:
+        if state.budget_ns is not None and self._elapsed_ns() >= state.budget_ns:
             return f"the budget of {state.budget_ns / 60e9:.3g} minutes is used"
         return self.desk.refused
 
@@ -163,7 +162,11 @@ class Proposing:
             self.kernel_file,
             record=partial(read_note, self.recorder),
             log=partial(failure_log, self.recorder),
+            elapsed_ns=self._elapsed_ns(),
         )
+
+    def _elapsed_ns(self) -> int:
+        return round((time.monotonic() - self._started) * 1e9)
 
     def _tell_status(self, agent: str, text: str) -> None:
         if self._said.get(agent) != text:
@@ -175,15 +178,8 @@ class Proposing:
             self.recorder.record(AgentMessage(at=now_ns(), agent=str(agent.name), text=text))
 
     def _steers(self, proposal: Proposal) -> tuple[int, ...]:
-        """The messages that a proposal follows: those its agent saw, or all that wait for it.
-
-        The search that proposes beside a model has the name of an agent that reads messages, and leaves
-        them to it.
-        """
+        """The messages that a proposal follows: those its agent saw, or all that wait for it."""
         if proposal.agent is AgentName.HUMAN:
-            return ()
-        namesakes = sum(agent.name is proposal.agent for agent in self.agents)
-        if proposal.steers is None and namesakes > 1:
             return ()
         waiting = tuple(
             steer.number

@@ -135,6 +135,9 @@ class Recorder:
                 steers=steers,
                 calls=proposal.calls,
                 findings=findings,
+                island=proposal.island,
+                arm=proposal.arm,
+                inspirations=proposal.inspirations,
             )
         )
         return identifier
@@ -211,6 +214,12 @@ def _trailers(identifier: str, proposal: Proposal, steers: tuple[int, ...]) -> d
         trailers["Kerneltui-Tunables"] = " ".join(
             f"{name}={value}" for name, value in proposal.configuration.items()
         )
+    if proposal.island:
+        trailers["Kerneltui-Island"] = str(proposal.island)
+    if proposal.arm:
+        trailers["Kerneltui-Arm"] = proposal.arm
+    if proposal.inspirations:
+        trailers["Kerneltui-Inspiration"] = " ".join(proposal.inspirations)
     if steers:
         trailers["Kerneltui-Steer"] = " ".join(str(number) for number in steers)
     return trailers

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from kerneltui.agents.agent_config import load_agent_config
+from kerneltui.agents.agent_config import IslandConfig, load_agent_config
 from kerneltui.agents.model_port import ModelPort
 from kerneltui.agents.port import Agent
 from kerneltui.config import config_folder
@@ -90,6 +90,11 @@ def _claude(calls: Iterable[CallRecord]) -> ModelPort:
     return ClaudeModel(config, Spend.of(facts_of(calls), None, config.token_limit))
 
 
+def _islands(mode: str) -> IslandConfig:
+    """Those of `agents.toml` where models are asked."""
+    return load_agent_config(config_folder()).islands if mode == "claude" else IslandConfig()
+
+
 @dataclass(slots=True)
 class _Stops:
     """Turns SIGINT and SIGTERM into a clean stop; a second SIGINT is Python's own again."""
@@ -159,6 +164,7 @@ class _Engine:
         agents: list[Agent] = []
         self._model: ModelPort | None = None
         if workload is not None and spec is not None and setup.place.workload is not None:
+            mode = setup.start.agents or state.agents
             staff = Staff(
                 recorder=self._recorder,
                 workload=workload,
@@ -168,8 +174,9 @@ class _Engine:
                 tell=inbox.put,
                 make_model=setup.make_model or _claude,
                 models_alone=setup.models_alone,
+                islands=_islands(mode),
             )
-            agents = staff.agents(setup.start.agents or state.agents)
+            agents = staff.agents(mode)
             self._model = staff.model
         self._tuner = Tuner(
             recorder=self._recorder,

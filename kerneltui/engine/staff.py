@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from kerneltui.agents.agent_config import IslandConfig
 from kerneltui.agents.context import Material
 from kerneltui.agents.fast_path import OfflineFastPath
 from kerneltui.agents.model_fast import ModelFastPath
 from kerneltui.agents.model_port import ModelPort, Role
 from kerneltui.agents.model_slow import ModelSlowPath
 from kerneltui.agents.port import Agent
+from kerneltui.agents.shared_slow import SharedSlowPath
 from kerneltui.agents.slow_path import OfflineSlowPath
 from kerneltui.agents.thinking import Thinker
 from kerneltui.engine.lab_notes import lab_notes
@@ -46,6 +49,7 @@ class Staff:
         tell: Takes news of agents that think to the engine; from any thread.
         make_model: Makes the language model.
         models_alone: Whether the search without a model does not propose beside it.
+        islands: Of the slow path with models.
         model: The language model that was made, if any.
     """
 
@@ -57,6 +61,7 @@ class Staff:
     tell: Callable[[object], None]
     make_model: MakeModel
     models_alone: bool = False
+    islands: IslandConfig = field(default_factory=IslandConfig)
     model: ModelPort | None = None
 
     def agents(self, mode: str) -> list[Agent]:
@@ -72,9 +77,9 @@ class Staff:
         search = OfflineSlowPath(self.recorder.state.seed, budget, library)
         if mode == "offline":
             return [OfflineFastPath(library), search]
-        return self._with_models() if self.models_alone else [*self._with_models(), search]
+        return self._with_models(None if self.models_alone else search)
 
-    def _with_models(self) -> list[Agent]:
+    def _with_models(self, search: OfflineSlowPath | None) -> list[Agent]:
         state = self.recorder.state
         model = self.make_model(state.calls.values())
         model.set_budget(state.budget_micro_usd)
@@ -90,8 +95,11 @@ class Staff:
             fast.gave_up,
             self._notes,
             state.seed,
+            self.islands.count,
         )
-        return [fast, slow]
+        names = partial(model.models, Role.SLOW)
+        shared = SharedSlowPath(slow, names, search, self.islands, state.seed, self.tell)
+        return [fast, shared]
 
     def _backends(self) -> tuple[Backend, ...]:
         """Ways to move data on this target; GIN is named only where a host can do it."""

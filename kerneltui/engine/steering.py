@@ -17,6 +17,7 @@ from kerneltui.model.event import (
     Steered,
 )
 from kerneltui.model.kernel import Tunable
+from kerneltui.search.arms import OFFLINE
 
 if TYPE_CHECKING:
     from kerneltui.engine.tuner import Tuner
@@ -60,8 +61,11 @@ def _choose_model(tuner: Tuner, command: ChooseModel) -> None:
         raise Refused("the agents of this session ask no model")
     if command.role not in set(Role):
         raise Refused(f"'{command.role}' is no role; there are {', '.join(Role)}")
-    if not name or name.split() != [name]:
+    names = name.split()
+    several = command.role == Role.SLOW and len(set(names)) == len(names)
+    if not names or (len(names) > 1 and not several) or OFFLINE in names:
         raise Refused(f"'{name}' is no name of a model")
+    name = " ".join(names)
     tuner.recorder.record(ModelChosen(at=now_ns(), role=command.role, model=name))
     tuner.model.set_model(Role(command.role), name)
 

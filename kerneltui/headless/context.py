@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from kerneltui.agents.model_port import (
     ModelReply,
     Role,
 )
-from kerneltui.agents.model_slow import ModelSlowPath
 from kerneltui.agents.port import SearchView
+from kerneltui.agents.shared_slow import SharedSlowPath
 from kerneltui.agents.tools import PROPOSE
 from kerneltui.agents.writing import Request
 from kerneltui.engine.notes import failure_log, read_note
@@ -48,6 +48,10 @@ class _Nobody:
 
     def set_model(self, role: Role, model: str) -> None:
         """Is none."""
+
+    def models(self, role: Role) -> Sequence[str]:
+        """Is one that is never asked."""
+        return ("nobody",)
 
     def set_budget(self, micro_usd: int | None) -> None:
         """Spends nothing."""
@@ -94,7 +98,7 @@ def _request(recording: Recording, workload: Workload, spec: TargetSpec, agent: 
     )
     found = [one for one in staff.agents("claude") if str(one.name) == agent]
     speaker = found[0]
-    assert isinstance(speaker, ModelFastPath | ModelSlowPath)
+    assert isinstance(speaker, ModelFastPath | SharedSlowPath)
     return speaker.preview(view)
 
 

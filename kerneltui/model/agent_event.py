@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from kerneltui.model.record import LATER
 
 __all__ = [
     "CallRecord",
     "HandedOver",
+    "Migrated",
     "ModelCallEnded",
     "ModelCallGrew",
     "ModelCallStarted",
+    "Move",
     "ProposalFailed",
 ]
 
@@ -82,7 +86,10 @@ class ModelCallEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalFailed:
-    """An agent's attempt at a proposal came to nothing; there is no kernel text to evaluate."""
+    """An agent's attempt at a proposal came to nothing; there is no kernel text to evaluate.
+
+    `arm` is the arm of the slow path that was at fault; empty if none was, as after a stop.
+    """
 
     at: int
     agent: str
@@ -90,6 +97,7 @@ class ProposalFailed:
     reason: str
     detail: str = ""
     calls: tuple[int, ...] = ()
+    arm: str = field(default="", metadata=LATER)
 
     @property
     def subject(self) -> str:
@@ -110,6 +118,29 @@ class HandedOver:
     def subject(self) -> str:
         """One readable line."""
         return f"{self.agent} hands over: {self.text.partition(chr(10))[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A candidate that is a possible parent on other islands, too, from now on."""
+
+    candidate: str
+    to: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migrated:
+    """Islands of the slow path took over each other's best, after so many results of theirs."""
+
+    at: int
+    results: int
+    moves: tuple[Move, ...]
+
+    @property
+    def subject(self) -> str:
+        """One readable line."""
+        moves = (f"{m.candidate} to {', '.join(map(str, m.to))}" for m in self.moves)
+        return f"islands took over: {'; '.join(moves)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,9 @@ def _nothing() -> Mapping[str, str]:
 class Candidate:
     """A candidate as far as the events have told of it.
 
-    `findings` is what the lint says of its text, a line each: `kernel.cu:12: warn: D06: ...`.
+    `island` is where the slow path works on it (0: it is common to all), `guest_of` are the islands that
+    took it over, `arm` is who made it for the slow path: a model, or `offline`. `findings` is what the lint
+    says of its text, a line each: `kernel.cu:12: warn: D06: ...`.
     """
 
     id: str
@@ -106,6 +108,10 @@ class Candidate:
     configuration: Mapping[str, str] = field(default_factory=_nothing)
     calls: tuple[int, ...] = field(default=(), metadata=LATER)
     findings: tuple[str, ...] = field(default=(), metadata=LATER)
+    island: int = field(default=0, metadata=LATER)
+    arm: str = field(default="", metadata=LATER)
+    inspirations: tuple[str, ...] = field(default=(), metadata=LATER)
+    guest_of: tuple[int, ...] = field(default=(), metadata=LATER)
     phase: Phase = Phase.PROPOSED
     attempt: int = 0
     build_ns: int = 0

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from kerneltui.model.agent_event import (
     HandedOver,
+    Migrated,
     ModelCallEnded,
     ModelCallGrew,
     ModelCallStarted,
@@ -158,6 +159,9 @@ class CandidateProposed:
     steers: tuple[int, ...] = ()
     calls: tuple[int, ...] = field(default=(), metadata=LATER)
     findings: tuple[str, ...] = field(default=(), metadata=LATER)
+    island: int = field(default=0, metadata=LATER)
+    arm: str = field(default="", metadata=LATER)
+    inspirations: tuple[str, ...] = field(default=(), metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +318,7 @@ Event = (
     | ModelCallEnded
     | ProposalFailed
     | HandedOver
+    | Migrated
     | NotesWritten
     | ModelChosen
     | SearchEnded
@@ -343,6 +348,7 @@ EVENT_KINDS: dict[str, type[Any]] = {
     "model_call_ended": ModelCallEnded,
     "proposal_failed": ProposalFailed,
     "handed_over": HandedOver,
+    "migrated": Migrated,
     "notes_written": NotesWritten,
     "model_chosen": ModelChosen,
     "search_ended": SearchEnded,
@@ -402,6 +408,7 @@ def event_subject(event: Event) -> str:
             | ModelCallEnded()
             | ProposalFailed()
             | HandedOver()
+            | Migrated()
             | NotesWritten()
             | ModelChosen()
         ):

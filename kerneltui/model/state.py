@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from kerneltui.model.agent_event import (
     CallRecord,
     HandedOver,
+    Migrated,
     ModelCallEnded,
     ModelCallGrew,
     ModelCallStarted,
     ProposalFailed,
 )
+from kerneltui.model.attempts import BarrenAttempt, barren_after, failed_again, migrate, without
 from kerneltui.model.candidate import (
     AgentName,
     Candidate,
@@ -25,6 +27,7 @@ from kerneltui.model.candidate import (
     Origin,
     Phase,
 )
+from kerneltui.model.decision import DecisionRecord
 from kerneltui.model.errors import RecordError
 from kerneltui.model.event import (
     AcceptRule,
@@ -70,37 +73,8 @@ __all__ = ["Constraint", "DecisionRecord", "Message", "State", "SteerRecord", "f
 MESSAGES_KEPT = 200
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionRecord:
-    """A decision that stands or was taken back: the incumbent before and after it."""
-
-    action: Decision
-    candidate: str
-    sha: str
-    by: str
-    note: str
-    at: int
-    incumbent_before: str
-
-
-def _candidates() -> dict[str, Candidate]:
-    return {}
-
-
 def _number_order(item: tuple[str, object]) -> tuple[int, str]:
     return len(item[0]), item[0]
-
-
-def _counts() -> dict[str, int]:
-    return {}
-
-
-def _calls() -> dict[str, CallRecord]:
-    return {}
-
-
-def _shapes() -> dict[str, ShapeCalibration]:
-    return {}
 
 
 def _nothing() -> Mapping[str, str]:
@@ -112,8 +86,10 @@ class State:
     """A session as folded so far.
 
     `position` is the number of events folded, `fruitless` counts by agent the attempts in a row that gave
-    no proposal. `notes` is what the human made of the lab notes, None if nobody touched them; `models`
-    names by role the models that the human chose; `handover` is what the fast path left behind.
+    no proposal, `barren` lists those of the slow path's arms; `migrated` is the number of results when
+    islands last took over each other's best. `notes` is what the human made of the lab notes, None if nobody
+    touched them; `models` names by role the models that the human chose; `handover` is what the fast path
+    left behind.
     """
 
     position: int = 0
@@ -134,9 +110,9 @@ class State:
     workload_hash: str = ""
     environment: Mapping[str, str] = field(default_factory=_nothing)
     delta: float = 0.0
-    calibrations: dict[str, ShapeCalibration] = field(default_factory=_shapes)
+    calibrations: dict[str, ShapeCalibration] = field(default_factory=dict[str, ShapeCalibration])
     mutants: tuple[str, ...] = ()
-    candidates: dict[str, Candidate] = field(default_factory=_candidates)
+    candidates: dict[str, Candidate] = field(default_factory=dict[str, Candidate])
     decisions: tuple[DecisionRecord, ...] = ()
     undone: tuple[DecisionRecord, ...] = ()
     steers: tuple[SteerRecord, ...] = ()
@@ -146,8 +122,10 @@ class State:
     budget_candidates: int | None = None
     budget_ns: int | None = None
     budget_micro_usd: int | None = field(default=None, metadata=LATER)
-    calls: dict[str, CallRecord] = field(default_factory=_calls, metadata=LATER)
-    fruitless: dict[str, int] = field(default_factory=_counts, metadata=LATER)
+    calls: dict[str, CallRecord] = field(default_factory=dict[str, CallRecord], metadata=LATER)
+    fruitless: dict[str, int] = field(default_factory=dict[str, int], metadata=LATER)
+    barren: tuple[BarrenAttempt, ...] = field(default=(), metadata=LATER)
+    migrated: int = field(default=0, metadata=LATER)
     notes: str | None = field(default=None, metadata=LATER)
     models: Mapping[str, str] = field(default_factory=_nothing, metadata=LATER)
     handover: HandedOver | None = field(default=None, metadata=LATER)
@@ -232,16 +210,17 @@ class State:
             case ModelCallStarted() | ModelCallGrew() | ModelCallEnded():
                 record_call(self.calls, event)
             case ProposalFailed():
-                self.fruitless = {
-                    **self.fruitless,
-                    event.agent: self.fruitless.get(event.agent, 0) + 1,
-                }
+                self.fruitless = failed_again(self.fruitless, event)
+                self.barren = barren_after(self.barren, event)
                 text = f"no proposal from {event.parent}: {event.reason}"
                 self._say(Message(event.at, event.agent, text, event.detail))
             case HandedOver():
                 self.handover = event
                 head, _, rest = event.text.partition("\n")
                 self._say(Message(event.at, event.agent, f"hands over: {head}", rest))
+            case Migrated():
+                migrate(self.candidates, event)
+                self.migrated = event.results
             case SearchEnded():
                 self.ended = event.reason
             case _:
@@ -339,7 +318,7 @@ class State:
         self.candidates[event.id] = new
 
     def _propose(self, event: CandidateProposed) -> None:
-        self.fruitless = {k: v for k, v in self.fruitless.items() if k != str(event.agent)}
+        self.fruitless = without(self.fruitless, str(event.agent), event.arm)
         self.candidates[event.id] = Candidate(
             id=event.id,
             sha=event.sha,
@@ -354,6 +333,9 @@ class State:
             configuration=event.configuration,
             calls=event.calls,
             findings=event.findings,
+            island=event.island,
+            arm=event.arm,
+            inspirations=event.inspirations,
         )
 
     def _decide(self, event: Decided) -> None:

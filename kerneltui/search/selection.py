@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from statistics import median
 
-__all__ = ["choose_parent", "parent_weights"]
+__all__ = ["choose_inspirations", "choose_parent", "parent_weights"]
 
 LAMBDA = 8.0
 
@@ -52,6 +52,25 @@ def choose_parent(weights: Mapping[str, float], random_source: random.Random) ->
     if total <= 0.0:
         return random_source.choice(names)
     return random_source.choices(names, [weights[name] for name in names])[0]
+
+
+def choose_inspirations(
+    scores: Mapping[str, float], taken: Container[str], count: int, random_source: random.Random
+) -> tuple[str, ...]:
+    """Chooses candidates whose ideas are shown beside a parent: the best one, then any.
+
+    Args:
+        scores: By candidate, larger is better.
+        taken: Those that are shown anyway.
+        count: How many at most.
+        random_source: Of the draws.
+    """
+    others = sorted(
+        (name for name in scores if name not in taken), key=lambda name: (-scores[name], name)
+    )
+    best, rest = others[:1], others[1:]
+    drawn = random_source.sample(rest, min(max(count - 1, 0), len(rest)))
+    return tuple([*best, *drawn][:count])
 
 
 def _sigmoid(value: float) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from kerneltui.model.agent_event import (
     HandedOver,
+    Migrated,
     ModelCallEnded,
     ModelCallGrew,
     ModelCallStarted,
@@ -186,6 +187,8 @@ def _model_text(event: Event) -> tuple[str, str] | None:
             return event.agent, f"hands over: {event.text.partition(chr(10))[0]}"
         case ProposalFailed():
             return event.agent, f"has no proposal from {event.parent}: {event.reason}"
+        case Migrated():
+            return "engine", event.subject
         case _:
             return None
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from tui_session import START, Session, record
 
-from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted, ProposalFailed
-from kerneltui.model.candidate import Origin
+from kerneltui.model.agent_event import (
+    Migrated,
+    ModelCallEnded,
+    ModelCallStarted,
+    Move,
+    ProposalFailed,
+)
+from kerneltui.model.candidate import AgentName, Origin
 from kerneltui.model.command import Progress
 from kerneltui.model.event import (
     AgentMessage,
@@ -19,6 +27,12 @@ from kerneltui.model.event import (
 )
 
 OPUS, SONNET, LOCAL = "claude-opus-5-5", "claude-sonnet-5-5", "qwen4-coder"
+ARMS: Mapping[tuple[str, bool], Any] = {
+    ("c0028", True): {"arm": OPUS, "island": 1, "inspirations": ("c0014", "c0012")},
+    ("c0028", False): {"arm": OPUS, "island": 1},
+    ("c0029", True): {"arm": OPUS, "island": 2},
+    ("c0029", False): {"arm": LOCAL, "island": 2},
+}
 
 
 def with_models(
@@ -34,7 +48,10 @@ def with_models(
         if isinstance(event, CandidateProposed) and event.id in ("c0028", "c0029"):
             numbers = (1, 2, 3) if event.id == "c0028" else (4,)
             origin = Origin.REWRITE if event.id == "c0028" else Origin.CROSSOVER
-            s.events[index] = replace(event, calls=numbers, origin=origin)
+            s.events[index] = replace(event, calls=numbers, origin=origin, **ARMS[event.id, priced])
+        elif isinstance(event, CandidateProposed) and event.agent is AgentName.SLOW:
+            island = 1 + int(event.id[1:]) % 2
+            s.events[index] = replace(event, arm="offline", island=island)
     first = next(i for i, e in enumerate(s.events) if getattr(e, "id", "") == "c0028")
     before, after = s.events[:first], s.events[first:]
     s.events = before
@@ -82,8 +99,10 @@ def with_models(
             parent="c0028",
             reason="refused: the model declined",
             calls=(5,),
+            arm=OPUS,
         )
     )
+    s.add(Migrated(at=s.wait(1), results=24, moves=(Move("c0028", (2,)),)))
     s.add(Steered(at=s.wait(1), number=3, to="slow", text="keep 96 rows, look at the tall shape"))
     s.add(
         SteerDelivered(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from fake_engine import LAB_NOTES, Paper
 from fakes import Desk, drive, has, shown, until
-from model_session import LOCAL, stream, with_models
+from model_session import LOCAL, OPUS, stream, with_models
 from tui_session import record
 
-from kerneltui.model.agent_event import ModelCallEnded, ModelCallStarted
+from kerneltui.model.agent_event import Migrated, ModelCallEnded, ModelCallStarted
 from kerneltui.model.command import ChooseModel, Progress, SetBudget, Steer, WriteNotes
 from kerneltui.model.event import SteerDelivered, encode_event
 from kerneltui.model.record import parse_json, to_plain
@@ -20,7 +21,7 @@ from kerneltui.tui.draw.agents import agents_lines, agents_summary, has_models
 from kerneltui.tui.draw.candidates import details
 from kerneltui.tui.draw.header import header_line
 from kerneltui.tui.draw.spend import call_lines, money, spend_line, spend_lines
-from kerneltui.tui.draw.tables import machine_lines
+from kerneltui.tui.draw.tables import directive_lines, machine_lines
 from kerneltui.tui.layout import Panel, plan_tuning
 from kerneltui.tui.screens.tuning import TuningScreen
 from kerneltui.tui.steering import SteerError, parse_steer
@@ -369,3 +370,38 @@ async def test_a_replay_shows_the_same_tabs(desk: Desk, pilot: Any) -> None:
     main.open_tab("Notes")
     await until(pilot, lambda: has(desk, "KC 512 pays"), "notes")
     assert all(len(line) <= 80 for line in shown(desk))
+
+
+# The slow path's arms and islands
+
+
+def test_arms_with_pulls_gains_reward_and_cost() -> None:
+    text = text_of(spend_lines(STATE, 118))
+    assert " arm              pulls  gained  reward  cost of a pull" in text
+    rows = {line.split()[0]: line.split()[1:] for line in text.split("\n") if line.strip()}
+    opus, search = rows[OPUS], rows["offline"]
+    made = [c for c in STATE.candidates.values() if c.arm == OPUS]
+    assert int(opus[0]) == len(made) + 1, "with the attempt that came to nothing"
+    assert opus[3] == "$0.11"
+    assert search[3:] == ["no", "money"]
+    assert int(search[0]) == sum(c.arm == "offline" for c in STATE.candidates.values())
+    unknown = text_of(spend_lines(UNPRICED, 118))
+    row = next(line for line in unknown.split("\n") if line.startswith(f" {LOCAL} "))
+    assert "price unknown" in row
+    assert "arm " not in text_of(spend_lines(fold(record().events), 118))
+
+
+def test_a_candidate_says_who_made_it_and_on_which_island() -> None:
+    candidate = STATE.candidates["c0028"]
+    assert "(rewrite, isl 1→2)" in text_of(details(STATE, candidate, 46))
+    text = text_of(directive_lines(STATE, candidate, 100))
+    assert re.search(r"island +1, guest of 2", text)
+    assert re.search(rf"arm +{OPUS}", text)
+    assert re.search(r"shown, too +c0014, c0012", text)
+    plain_one = directive_lines(STATE, STATE.candidates["c0002"], 100)
+    assert "island" not in text_of(plain_one)
+
+
+def test_a_migration_is_in_the_list_of_events() -> None:
+    event = next(event for event in with_models().events if isinstance(event, Migrated))
+    assert event_text(event) == ("engine", "islands took over: c0028 to 2")

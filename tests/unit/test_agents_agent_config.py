@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kerneltui.agents.agent_config import (
     AgentConfig,
+    IslandConfig,
     RoleModel,
     Thinking,
     load_agent_config,
@@ -94,6 +95,53 @@ def test_every_default_model_has_a_price_and_a_budget():
     assert set(config.roles) == set(Role)
     assert all(price_of(config.prices, role.model) for role in config.roles.values())
     assert config.budget_micro_usd
+
+
+SEVERAL = """
+[roles.slow]
+models = ["large", "small"]
+max_tokens = 5000
+
+[islands]
+count = 3
+migrate_every = 12
+"""
+
+
+def test_several_models_for_the_slow_path_and_its_islands():
+    config = parse_agent_config(SEVERAL)
+    slow = config.roles[Role.SLOW]
+    assert slow.names == ("large", "small")
+    assert slow.named("small").model == "small"
+    assert slow.named("small").max_tokens == 5000
+    assert slow.named("") == slow
+    assert config.islands == IslandConfig(3, 12)
+    assert parse_agent_config("").islands == IslandConfig(2, 8)
+    assert config.with_model(Role.SLOW, "mine").roles[Role.SLOW].names == ("mine",)
+    assert config.with_model(Role.SLOW, "a b").roles[Role.SLOW].names == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "word"),
+    [
+        ("[roles.slow]\nmodels = []", "roles.slow.models", "expected names"),
+        ('[roles.slow]\nmodels = ["a b"]', "roles.slow.models", "expected names"),
+        ('[roles.slow]\nmodels = ["a", "a"]', "roles.slow.models", "'a' is listed twice"),
+        ('[roles.slow]\nmodels = ["a", "offline"]', "roles.slow.models", "'offline' is the search"),
+        ("[roles.slow]\nmodels = [1]", "roles.slow.models", "list of texts"),
+        ('[roles.slow]\nmodel = "a"\nmodels = ["b"]', "roles.slow.models", "one of the two"),
+        ('[roles.fast]\nmodels = ["a"]', "roles.fast.models", "only the slow path"),
+        ("[islands]\ncount = 0", "islands.count", "at least 1"),
+        ("[islands]\ncount = 9", "islands.count", "at most 8"),
+        ("[islands]\nmigrate_every = 0", "islands.migrate_every", "at least 1"),
+        ("[islands]\nrate = 1", "islands.rate", "unknown key"),
+    ],
+)
+def test_wrong_lists_and_islands_are_named(text: str, key: str, word: str):
+    with pytest.raises(DefinitionError) as caught:
+        parse_agent_config(text)
+    assert key in str(caught.value)
+    assert word in str(caught.value)
 
 
 def test_another_model_for_a_role():

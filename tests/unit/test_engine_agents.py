@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,13 +127,16 @@ class ScriptedModel:
     price: int | None = PRICE
     before: Callable[[], None] = lambda: None
 
-    models: dict[Role, str] = field(default_factory=dict)
+    chosen: dict[Role, str] = field(default_factory=dict)
 
     def set_model(self, role: Role, model: str) -> None:
-        self.models[role] = model
+        self.chosen[role] = model
+
+    def models(self, role: Role) -> Sequence[str]:
+        return tuple(self.chosen.get(role, "model-x").split())
 
     def quote(self, call: ModelCall) -> tuple[str, int | None]:
-        return self.models.get(call.role, "model-x"), self.price
+        return call.model or self.models(call.role)[0], self.price
 
     def ask(
         self, call: ModelCall, hear: Callable[[Chunk], None], stop: Callable[[], bool]
@@ -163,9 +166,10 @@ def run(
     candidates: int = 3,
     money: int | None = None,
     alone: bool = True,
+    agents: str = "claude",
 ) -> State:
     place = Place(folder, WORKLOAD, exists=(folder / ".git").exists())
-    start = Start("cpu", "claude", 1, AcceptRule.AUTO, candidates, None, micro_usd=money)
+    start = Start("cpu", agents, 1, AcceptRule.AUTO, candidates, None, micro_usd=money)
     setup = EngineSetup(
         place,
         start,
@@ -588,3 +592,19 @@ def test_an_interrupt_says_whose_thought_it_ends(folder: Path) -> None:
 
     run(folder, ScriptedModel([slow, STAGE_A, STAGE_B]), candidates=1)
     assert told[0]["data"]["text"] == "interrupting what fast thinks about (analyse the seed)"
+
+
+def test_island_and_arm_of_a_proposal_are_in_its_commit_and_in_every_replay(folder: Path) -> None:
+    state = run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, tunable("x", "1")]))
+    made = state.candidates["c0003"]
+    assert (made.agent, made.arm, made.island) == (AgentName.SLOW, "model-x", 1)
+    assert {c.island for c in state.candidates.values() if c.agent is not AgentName.SLOW} == {0}
+    message = subprocess.run(
+        ["git", "-C", str(folder), "log", "-1", "--format=%B", made.sha],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    assert "Kerneltui-Island: 1" in message
+    assert "Kerneltui-Arm: model-x" in message
+    again = fold(events_of(folder))
+    assert again.candidates["c0003"] == made
+    assert again.canonical() == state.canonical()

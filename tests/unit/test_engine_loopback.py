@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from test_engine_agents import (
 )
 from test_engine_loop import Terminal
 
-from kerneltui.agents.agent_config import AgentConfig, CallLimits
+from kerneltui.agents.agent_config import AgentConfig, CallLimits, RoleModel
 from kerneltui.agents.claude import ClaudeModel
+from kerneltui.agents.model_port import Role
 from kerneltui.agents.retry import Waiting
 from kerneltui.agents.spend import Spend
 from kerneltui.engine.opening import Start
@@ -72,7 +74,7 @@ def slow_steps(count: int) -> list[Step]:
                     propose(
                         reason=f"idea {number}",
                         directive=stated(WINDOW),
-                        answer="with fewer barriers" if number == 0 else "",
+                        answer="with fewer barriers",
                         edits=[{"search": ANCHOR, "replace": f"{extra}\n{ANCHOR}"}],
                     ),
                 ),
@@ -165,22 +167,34 @@ def fails_when_bad(kernel: Kernel) -> Failure | None:
 class Session:
     """An engine with Claude behind the loopback server, and what was heard of it."""
 
-    def __init__(self, folder: Path, server: Loopback, candidates: int) -> None:
-        self.place = Place(folder, WORKLOAD, exists=False)
+    def __init__(
+        self,
+        folder: Path,
+        server: Loopback,
+        candidates: int,
+        *,
+        roles: Mapping[Role, RoleModel] | None = None,
+        evaluator: FakeEvaluator | None = None,
+        alone: bool = True,
+        ahead: int = 2,
+        seed: int = 3,
+    ) -> None:
+        self.place = Place(folder, WORKLOAD, exists=(folder / ".git").exists())
         limits = CallLimits(first_wait_ms=1, longest_wait_ms=10, attempts=6, reasks=1)
         config = AgentConfig(base_url=server.url, limits=limits)
+        config = replace(config, roles={**config.roles, **(roles or {})})
         keys = {"ANTHROPIC_API_KEY": "sk-ant-loopback"}
         waiting = Waiting(lambda seconds: None, lambda: 0.0)
         self.heard: list[Progress] = []
         self.on_event: Callable[[Event], None] = lambda event: None
         self.setup = EngineSetup(
             self.place,
-            Start("cpu", "claude", 3, AcceptRule.AUTO, candidates, None, micro_usd=10**9),
-            Options(undecided=None, leave_when_done=True),
-            lambda workload, spec: FakeEvaluator(fail=fails_when_bad),
+            Start("cpu", "claude", seed, AcceptRule.AUTO, candidates, None, micro_usd=10**9),
+            Options(undecided=None, ahead=ahead, leave_when_done=True),
+            lambda workload, spec: evaluator or FakeEvaluator(fail=fails_when_bad),
             take_signals=False,
             make_model=lambda calls: ClaudeModel(config, Spend(None), keys, waiting),
-            models_alone=True,
+            models_alone=alone,
             on_event=lambda event, state: self.on_event(event),
             on_progress=self.heard.append,
         )
@@ -199,7 +213,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_whole_session_on_a_rough_day(folder: Path) -> None:
     with Loopback([*fast_steps(), *slow_steps(16)]) as server:
-        session = Session(folder, server, candidates=18)
+        session = Session(folder, server, candidates=18, seed=1)
         steered = threading.Event()
 
         def steer(event: Event) -> None:

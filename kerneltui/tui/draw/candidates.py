@@ -211,7 +211,12 @@ def details(state: State, candidate: Candidate, width: int) -> Sequence[Line]:
     parents = " + ".join(candidate.parents) or candidate.seed_file or "none"
     if len(candidate.parents) > 1:
         parents = f"{candidate.parents[0]} + {', '.join(candidate.parents[1:])}"
-    add("parents", f"{parents}  ({candidate.origin}, {candidate.sha[:7]})")
+    where = f"{parents}  ({candidate.origin}, {candidate.sha[:7]})"
+    if candidate.island:
+        guest = ",".join(map(str, candidate.guest_of))
+        island = f"isl {candidate.island}" + (f"→{guest}" if guest else "")
+        where = f"{parents} ({candidate.origin}, {island})"
+    add("parents", where)
     return lines[:5]
 
 

@@ -1,4 +1,4 @@
-"""What language models cost: in a few words for the status line, and by role and candidate."""
+"""What language models cost: in a few words for the status line, and by role, arm and candidate."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from kerneltui.model.agent_event import CallRecord
 from kerneltui.model.candidate import Candidate
 from kerneltui.model.spend import Spent, spent
 from kerneltui.model.state import State
+from kerneltui.search.arms import pulls_of, slot_micro_usd
+from kerneltui.search.bandit import arm_records
 from kerneltui.tui.format import count
 from kerneltui.tui.text import Line, Span, clean, cut, fit
 
@@ -78,7 +80,7 @@ def call_lines(state: State, candidate: Candidate, width: int) -> Sequence[Line]
 
 
 def spend_lines(state: State, width: int) -> Sequence[Line]:
-    """Returns the whole account: the budget, by role and model, by candidate, what came to nothing."""
+    """Returns the whole account: the budget, by role and model, arm, candidate, what came to nothing."""
     found, budget = state.spent(), state.budget_micro_usd
     lines: list[Line] = [
         cut((((" Spent    ", "title")), *(spend_line(state) or (("nothing", "dim"),))), width)
@@ -98,8 +100,37 @@ def spend_lines(state: State, width: int) -> Sequence[Line]:
     by_role = [(role, calls, model) for (role, model), calls in sorted(roles.items())]
     by_candidate = _by_candidate(state)
     costs = max(len(money(spent(calls))) for _, calls, _ in (*by_role, *by_candidate))
-    for what, rows in (("role", by_role), ("candidate", by_candidate)):
-        lines += [(), _head(what, width), *(_row(*row, width, costs) for row in rows)]
+
+    def table(what: str, rows: Sequence[_Row]) -> Sequence[Line]:
+        return [(), _head(what, width), *(_row(*row, width, costs) for row in rows)]
+
+    return [
+        *lines,
+        *table("role", by_role),
+        *_arm_lines(state, width),
+        *table("candidate", by_candidate),
+    ]
+
+
+def _arm_lines(state: State, width: int) -> Sequence[Line]:
+    """Returns how often each arm of the slow path was pulled, and what that gave and cost on average."""
+    pulls = pulls_of(state)
+    if not pulls:
+        return ()
+    records = arm_records((), pulls, slot_micro_usd(state)).values()
+    names = min(max(len(record.arm) for record in records), 24)
+    head = f" {'arm':<{names}}{'pulls':>7}{'gained':>8}{'reward':>8}  cost of a pull"
+    lines: list[Line] = [(), cut(((head, "dim"),), width)]
+    for record in sorted(records, key=lambda one: (-one.pulls, one.arm)):
+        paid = record.micro_usd
+        cost = "price unknown" if paid is None else f"${paid / 1e6:.2f}" if paid else "no money"
+        numbers = f"{record.pulls:>7}{record.gains:>8}{record.reward:>8.2f}  "
+        row: Line = (
+            (f" {fit(clean(record.arm), names)}", "strong"),
+            (numbers, "ink"),
+            (cost, "warn" if paid is None else "dim"),
+        )
+        lines.append(cut(row, width))
     return lines
 
 

@@ -174,6 +174,15 @@ def directive_lines(state: State, candidate: Candidate, width: int) -> Sequence[
         "origin": f"{candidate.origin} by {candidate.agent}, generation {candidate.generation}",
         "seed": candidate.seed_file,
     }
+    if candidate.island:
+        guest = (
+            f", guest of {', '.join(map(str, candidate.guest_of))}" if candidate.guest_of else ""
+        )
+        facts["island"] = f"{candidate.island}{guest}"
+    if candidate.arm:
+        facts["arm"] = candidate.arm
+    if candidate.inspirations:
+        facts["shown, too"] = ", ".join(candidate.inspirations)
     lines += _pairs(facts, facts, width)
     for index, part in enumerate(wrap(candidate.reason, max(width - 16, 10))):
         lines.append(((f"   {'reason' if not index else '':<12} ", "dim"), (part, "ink")))
