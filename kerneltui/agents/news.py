@@ -13,6 +13,7 @@ from kerneltui.model.candidate import AgentName
 __all__ = [
     "CallBegins",
     "CallEnds",
+    "CallGrows",
     "HandOver",
     "Heard",
     "Migrates",

@@ -110,7 +110,7 @@ def test_vendor_functions_and_collectives_count_as_launches(bench: Bench) -> Non
 
 
 def test_a_fault_in_setup_is_named(bench: Bench) -> None:
-    setup = "write_far<<<1, 32>>>(static_cast<char *>(ctx->scratch)); "
+    setup = "write_far<<<1, 32>>>(reinterpret_cast<char *>(ctx->signals[ctx->rank])); "
     fault = explained(bench, kernels.kernel(kernels.RIGHT, setup))
     assert "launch 1 of setup: write_far: an illegal memory access" in fault.reason
 
