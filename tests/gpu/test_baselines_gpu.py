@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
 
-def missing() -> str:
-    """Why these tests cannot run here, or nothing."""
-    try:
-        import pynvml
-    except ImportError:
-        return "nvidia-ml-py is not installed"
-    try:
-        pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
-    except pynvml.NVMLError as error:
-        return f"no GPU: {error}"
-    return "" if count else "there is no GPU"
+from gpus import skip_unless
 
-
-REASON = missing()
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(REASON), reason=REASON or "none")]
-if REASON:
-    pytest.skip(REASON, allow_module_level=True)
+skip_unless(1)
+pytestmark = pytest.mark.slow
 
 from kerneltui.evaluation.bench_plan import BenchPlan, chosen_shapes  # noqa: E402
 from kerneltui.evaluation.bench_result import Mode, ShapeResult  # noqa: E402

@@ -8,27 +8,12 @@ from pathlib import Path
 
 import pytest
 
-
-def missing() -> str:
-    """Why these tests cannot run here, or nothing."""
-    try:
-        import pynvml
-    except ImportError:
-        return "nvidia-ml-py is not installed"
-    try:
-        pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
-    except pynvml.NVMLError as error:
-        return f"no GPU: {error}"
-    return "" if count else "there is no GPU"
-
-
-REASON = missing()
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(REASON), reason=REASON or "none")]
-if REASON:
-    pytest.skip(REASON, allow_module_level=True)
-
 sys.path.insert(0, str(Path(__file__).parent))
+
+from gpus import skip_unless
+
+skip_unless(1)
+pytestmark = pytest.mark.slow
 
 import python_kernels as kernels  # noqa: E402
 

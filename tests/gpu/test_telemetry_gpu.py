@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,24 +11,12 @@ from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
 
-def missing() -> str:
-    """Why these tests cannot run here, or nothing."""
-    try:
-        import pynvml
-    except ImportError:
-        return "nvidia-ml-py is not installed"
-    try:
-        pynvml.nvmlInit()
-        return "" if pynvml.nvmlDeviceGetCount() else "there is no GPU"
-    except pynvml.NVMLError as error:
-        return f"no GPU: {error}"
+from gpus import skip_unless
 
-
-REASON = missing()
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(REASON), reason=REASON or "none")]
-if REASON:
-    pytest.skip(REASON, allow_module_level=True)
+skip_unless(1)
+pytestmark = pytest.mark.slow
 
 from kerneltui.engine.evaluator import make_evaluator  # noqa: E402
 from kerneltui.engine.opening import workload_on  # noqa: E402

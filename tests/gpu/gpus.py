@@ -1,0 +1,26 @@
+"""What the tests of this folder need: GPUs, and a word where there are too few."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def skip_unless(least: int) -> None:
+    """Skips the calling module where fewer GPUs are, with the reason."""
+    reason = _missing(least)
+    if reason:
+        pytest.skip(reason, allow_module_level=True)
+
+
+def _missing(least: int) -> str:
+    """Why the tests cannot run here, or nothing."""
+    try:
+        import pynvml
+    except ImportError:
+        return "nvidia-ml-py is not installed"
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError as error:
+        return f"no GPU: {error}"
+    return "" if count >= least else f"needs {least} GPUs, there are {count}"
