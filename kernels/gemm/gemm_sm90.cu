@@ -1176,11 +1176,14 @@ Choice choose(int64_t m, int64_t n, int64_t k, int sms, const kt_named_value *tu
 
 constexpr uint64_t counter_bytes = 1 << 16;
 
-/* CTAs of the wide kernel that are on the GPU at once, if nothing else is: at most one for every SM. */
+/* CTAs of the wide kernel that are on the GPU at once, if nothing else is: at most one for every SM. 0 if that
+ * cannot be known: sharing a tile waits for clusters that might not be there. */
 int sm_count() {
     int device = 0, sms = 0, clusters = 0;
-    if (cudaGetDevice(&device) || cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device))
-        return 132;
+    if (cudaGetDevice(&device) || cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device)) {
+        (void)cudaGetLastError();
+        return 0;
+    }
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(unsigned(sms / CLUSTER * CLUSTER));
     config.blockDim = dim3(Wide::threads);
@@ -1192,8 +1195,10 @@ int sm_count() {
     config.attrs = &cluster;
     config.numAttrs = 1;
     if (cudaFuncSetAttribute(wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Wide::shared_bytes) ||
-        cudaOccupancyMaxActiveClusters(&clusters, wide_kernel, &config) || clusters < 1)
-        return sms;
+        cudaOccupancyMaxActiveClusters(&clusters, wide_kernel, &config) || clusters < 1) {
+        (void)cudaGetLastError();
+        return 0;
+    }
     return std::min(sms, clusters * CLUSTER);
 }
 
@@ -1308,6 +1313,7 @@ void size_grid(State &s) {
 int prepare(State &s) {
     const kt_context *ctx = s.ctx;
     s.sms = sm_count();
+    if (!s.sms) return fail(ctx, "how many CTAs fit on this GPU cannot be known");
     const bool aligned = s.n % 8 == 0 && s.k % 8 == 0;
     s.choice = aligned ? choose(s.m, s.n, s.k, s.sms, ctx->tunables, ctx->tunable_count) : Choice{0, 1, 1, 1};
     EncodeFunction function = nullptr;
@@ -1355,6 +1361,7 @@ int kerneltui_requirements(const kt_named_value *dimensions, uint32_t dimension_
     out->cluster_size = 8;
     if (n % 8 == 0 && k % 8 == 0) {
         const int sms = sm_count();
+        if (!sms) return 1;
         const Choice choice = choose(m, n, k, sms, tunables, tunable_count);
         out->scratch_bytes = scratch_bytes(choice, m, n, k, sms, tunables, tunable_count);
     }

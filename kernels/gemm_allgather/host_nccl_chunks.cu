@@ -9,8 +9,9 @@
  * staging block, of which there are two, and copied from there into the rows where they belong; the copies
  * take no SM of the product. With one chunk there is nothing to be staged: it is gathered in place.
  *
- * With WINDOWS, C is an NCCL window, and NCCL takes its kernels for symmetric memory. That is for one chunk
- * alone: with more, NCCL 2.28.9 on two H200 left old values in rows of unequal shards, and why is not known.
+ * With WINDOWS, C is an NCCL window, and NCCL takes its kernel for symmetric memory. That is for one chunk
+ * alone: with more, rows were wrong on two H200 before the kernel for small messages was ruled out, and it
+ * was not tried since.
  */
 #include <cuda_runtime.h>
 #include <kerneltui/kernel.h>

@@ -1168,7 +1168,8 @@ int prepare(State &s) {
     s.early_launch = kt_value(ctx->tunables, ctx->tunable_count, "EARLY_LAUNCH", 1) != 0;
     const int64_t limit = kt_value(ctx->tunables, ctx->tunable_count, "MAX_CTAS", 0);
     s.sms = sm_count();
-    if (limit > 0) s.sms = int(std::min<int64_t>(s.sms, limit));
+    if (s.sms < cluster) return fail(ctx, "no cluster of CTAs fits on this GPU");
+    if (limit > 0) s.sms = int(std::clamp<int64_t>(limit, cluster, s.sms));
     int resident = 0;
     if (resident_ctas(s, &resident)) return 1;
     s.sms = std::min(s.sms, resident);
@@ -1186,6 +1187,9 @@ int prepare(State &s) {
     }
     s.ctas = s.flags.of[ctx->rank] / groups;
     const Plan own = plan_of(s, s.rows);
+    const uint64_t parts_of_ctas = uint64_t(own.shared) * own.parts * cluster;
+    if (ctx->scratch_bytes < sums_at + parts_of_ctas * sums_bytes)
+        return fail(ctx, "less scratch than the shared tiles need");
     const bool whole_only = own.whole == own.items && own.shared == 0;
     const bool deep = whole_only && kt_value(ctx->tunables, ctx->tunable_count, "DEEP", 1);
     s.kernel = narrow ? kernel_of<Narrow>()

@@ -145,9 +145,14 @@ class Judge:
     def do_allocate(self, request: Mapping[str, Any], offered: Sequence[int] = ()) -> None:
         """Makes the memory of a group on GPUs, and writes its guard bands; see `descriptors_of`."""
         name = str(request["group"])
-        self._drop(name)
-        memory = DeviceMemory(GroupLayout.from_json(request["layout"]), offered)
-        self._take(name, str(request["shape"]), memory)
+        try:
+            self._drop(name)
+            layout = GroupLayout.from_json(request["layout"])
+        except BaseException:
+            for descriptor in offered:
+                os.close(descriptor)
+            raise
+        self._take(name, str(request["shape"]), DeviceMemory(layout, offered))
 
     def descriptors_of(self, request: Mapping[str, Any]) -> tuple[int, ...]:
         """Descriptors that go along with the answer to a request."""
@@ -166,8 +171,12 @@ class Judge:
     def _take(self, name: str, shape: str, memory: JudgeMemory) -> None:
         secret = os.urandom(16)
         key = int.from_bytes(secret[:6], "little")
-        memory.write_guards(key)
-        self._groups[name] = _Group(self._shapes[shape], memory, key, secret)
+        try:
+            memory.write_guards(key)
+            self._groups[name] = _Group(self._shapes[shape], memory, key, secret)
+        except BaseException:
+            memory.close()
+            raise
 
     def do_detach(self, request: Mapping[str, Any]) -> None:
         """Lets the memory of a group go."""

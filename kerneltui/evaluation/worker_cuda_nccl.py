@@ -19,6 +19,9 @@ NCCL_ENVIRONMENT = {
     # Everything is connected when the communicator is made: sockets are refused later.
     "NCCL_RUNTIME_CONNECT": "0",
     "NCCL_IB_DISABLE": "1",
+    # Of the kernels for symmetric memory the one for small messages sends undefined bytes from addresses that
+    # are no multiple of 4 (2.28 and 2.29, loadPack of op128.h): rows of an odd number of bfloat16.
+    "NCCL_SYM_KERNEL": "AllGather_ST",
 }
 """What a rank's environment holds for NCCL. All ranks of a group are on one machine."""
 
