@@ -58,6 +58,7 @@ def test_the_record_of_an_evaluation_is_told() -> None:
     bundle = ROOT / "sessions" / "gemm_allgather-h200.bundle"
     text = context("--session", str(bundle), "--agent", "slow", "--target", "cuda")
     record = text.split("## Its record\n\n", 1)[1].split("\n##", 1)[0]
-    assert record.startswith("Its evaluation took: lint ")
-    assert record.index("compile") < record.index("verify") < record.index("benchmark")
+    assert record.startswith("What the compiler made of it (sm_90a):\n- gemm_kernel<")
+    took = record.split("Its evaluation took: lint ", 1)[1]
+    assert took.index("compile") < took.index("verify") < took.index("screen")
     assert "## Handed over by the fast path\n\nLanded at c0001" in text
