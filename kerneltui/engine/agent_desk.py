@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kerneltui.agents.model_port import FailureKind
 from kerneltui.agents.news import (
     CallBegins,
     CallEnds,
@@ -163,6 +164,8 @@ class AgentDesk:
                 reason=news.reason[:_REASON_CHARACTERS],
             )
         )
+        if news.outcome == FailureKind.BUDGET:
+            self.refused = news.reason  # the meter knows limits that the state does not
         self._warn(before, self.recorder.state.spent().micro_usd)
 
     def _warn(self, before: int, after: int) -> None:

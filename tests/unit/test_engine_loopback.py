@@ -178,6 +178,7 @@ class Session:
         alone: bool = True,
         ahead: int = 2,
         seed: int = 3,
+        tokens: int | None = None,
     ) -> None:
         self.place = Place(folder, WORKLOAD, exists=(folder / ".git").exists())
         limits = CallLimits(first_wait_ms=1, longest_wait_ms=10, attempts=6, reasks=1)
@@ -193,7 +194,7 @@ class Session:
             Options(undecided=None, ahead=ahead, leave_when_done=True),
             lambda workload, spec: evaluator or FakeEvaluator(fail=fails_when_bad),
             take_signals=False,
-            make_model=lambda calls: ClaudeModel(config, Spend(None), keys, waiting),
+            make_model=lambda calls: ClaudeModel(config, Spend(None, tokens), keys, waiting),
             models_alone=alone,
             on_event=lambda event, state: self.on_event(event),
             on_progress=self.heard.append,
@@ -258,3 +259,22 @@ def test_a_whole_session_on_a_rough_day(folder: Path) -> None:
     assert state.notes == "Fewer barriers are no help (c0006).\n"
     assert state.spent().micro_usd > 0
     assert all(call.outcome for call in state.calls.values())
+
+
+def test_the_limit_of_tokens_ends_the_search_at_the_first_call_that_is_refused(
+    folder: Path,
+) -> None:
+    refused: list[ModelCallEnded] = []
+
+    def count(event: Event) -> None:
+        if isinstance(event, ModelCallEnded) and event.outcome == "budget":
+            refused.append(event)
+            assert len(refused) < 9, "it is asked again and again"
+
+    with Loopback([*fast_steps(), *slow_steps(1)]) as server:
+        session = Session(folder, server, candidates=18, tokens=1_000)
+        session.on_event = count
+        state = session.run()
+        assert not server.requests
+    assert len(refused) == 1
+    assert "could pass the limit of 1,000" in state.ended
