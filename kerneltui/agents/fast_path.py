@@ -14,7 +14,7 @@ from kerneltui.model.candidate import AgentName, Candidate, Origin, Phase
 from kerneltui.model.directive import Backend
 from kerneltui.model.kernel import Kernel
 
-__all__ = ["OfflineFastPath", "from_library", "landing_point"]
+__all__ = ["OfflineFastPath", "from_library", "landing_point", "under_way"]
 
 
 def landing_point(view: SearchView) -> Candidate | None:
@@ -24,6 +24,13 @@ def landing_point(view: SearchView) -> Candidate | None:
         if device and candidate.phase is Phase.MEASURED:
             return candidate
     return None
+
+
+def under_way(candidate: Candidate, view: SearchView) -> bool:
+    """Whether a verdict on a candidate will come. Not on one that the human interrupted, unless it is queued."""
+    if candidate.phase is Phase.INTERRUPTED:
+        return candidate.id in view.queued
+    return candidate.phase not in (Phase.MEASURED, Phase.FAILED)
 
 
 def from_library(kernel: Kernel, view: SearchView, agent: AgentName, parent: str) -> Proposal:
@@ -99,8 +106,8 @@ class OfflineFastPath:
 
     @staticmethod
     def _running(view: SearchView) -> bool:
-        under_way = (Phase.PROPOSED, Phase.BUILDING, Phase.CHECKING, Phase.MEASURING)
-        return any(
-            candidate.agent is AgentName.FAST and candidate.phase in (*under_way, Phase.INTERRUPTED)
-            for candidate in view.state.candidates.values()
-        )
+        return any(under_way(candidate, view) for candidate in _mine(view))
+
+
+def _mine(view: SearchView) -> list[Candidate]:
+    return [c for c in view.state.candidates.values() if c.agent is AgentName.FAST]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from kerneltui.agents.context import Material, body, standing
 from kerneltui.agents.evidence import candidate_evidence, history_text
-from kerneltui.agents.fast_path import landing_point
+from kerneltui.agents.fast_path import landing_point, under_way
 from kerneltui.agents.hand_over import (
     GRAPH,
     MOST_FRUITLESS,
@@ -287,4 +287,4 @@ def _stage(view: SearchView) -> str:
 
 
 def _running(view: SearchView) -> bool:
-    return any(c.phase not in (Phase.MEASURED, Phase.FAILED) for c in _mine(view))
+    return any(under_way(candidate, view) for candidate in _mine(view))

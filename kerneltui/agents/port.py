@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -33,6 +33,7 @@ class SearchView:
         record: Returns what was noted of a candidate's evaluation; empty if nothing was.
         log: Returns the log of a failed candidate, if it is on this machine.
         elapsed_ns: How much of the budget of time is used.
+        queued: Candidates that wait for their evaluation, those among them that were interrupted.
     """
 
     state: State
@@ -42,6 +43,7 @@ class SearchView:
     record: Callable[[str], Mapping[str, Any]] = _no_record
     log: Callable[[str], str] = _no_log
     elapsed_ns: int = 0
+    queued: Collection[str] = ()
 
 
 def _nothing() -> Mapping[str, str]:

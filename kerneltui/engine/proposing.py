@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from kerneltui.agents.fast_path import landing_point
 from kerneltui.agents.port import Agent, Proposal, SearchView
 from kerneltui.engine.agent_desk import AgentDesk
 from kerneltui.engine.notes import failure_log, read_note
 from kerneltui.engine.proposal_check import ProposalCheck
 from kerneltui.engine.recorder import Recorder, now_ns
-from kerneltui.model.candidate import AgentName
+from kerneltui.model.candidate import AgentName, Phase
 from kerneltui.model.event import AgentMessage, CandidateFailed, SteerDelivered
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.statistics import Verdict
 
-__all__ = ["Ended", "Proposing"]
+__all__ = ["Again", "Ended", "Proposing"]
+
+_MOST_CUTS = 2
+"""Times that the human has to interrupt a kernel on which the search stands, before that ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,13 @@ class Ended:
     """The search is over, and why."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Nothing is left to propose before a candidate that was interrupted is evaluated once more."""
+
+    candidate: str
 
 
 def _texts() -> dict[str, str]:
@@ -42,6 +53,7 @@ class Proposing:
         undecided: How many candidates may wait for the human before the search waits; None: any.
         ahead: How many proposals may be made while an evaluation runs.
         say: Broadcasts progress: kind, about, text.
+        queued: Candidates that wait for their evaluation.
     """
 
     recorder: Recorder
@@ -50,6 +62,7 @@ class Proposing:
     undecided: int | None
     ahead: int
     say: Callable[[str, str, str], None]
+    queued: Callable[[], Collection[str]]
     desk: AgentDesk = field(init=False)
     _check: ProposalCheck = field(init=False)
     _said: dict[str, str] = field(default_factory=_texts)
@@ -78,8 +91,8 @@ class Proposing:
             self.recorder.record(CandidateFailed(at=now_ns(), id=candidate, failure=problem))
         return candidate, problem is None
 
-    def next(self) -> Proposal | Ended | None:
-        """Returns the next proposal, the end of the search, or None if there is nothing now."""
+    def next(self) -> Proposal | Again | Ended | None:
+        """Returns the next proposal, what comes in its place, or None if there is nothing now."""
         waits = self._waits()
         if waits is not None:
             return None if waits == "" else Ended(waits)
@@ -92,7 +105,8 @@ class Proposing:
                 return proposal
         if any(agent.busy for agent in self.agents):
             return None
-        return Ended("the search has nothing left to propose")
+        cut = _interrupted(view)
+        return Again(cut) if cut else Ended("the search has nothing left to propose")
 
     def think(self, queued: int) -> None:
         """Lets agents begin with their next proposals, while `queued` candidates wait or run."""
@@ -163,6 +177,7 @@ class Proposing:
             record=partial(read_note, self.recorder),
             log=partial(failure_log, self.recorder),
             elapsed_ns=self._elapsed_ns(),
+            queued=self.queued(),
         )
 
     def _elapsed_ns(self) -> int:
@@ -203,3 +218,12 @@ class Proposing:
                 candidate=candidate,
             )
         )
+
+
+def _interrupted(view: SearchView) -> str:
+    """A kernel of the fast path that was interrupted once while none has landed; empty without."""
+    if landing_point(view) is not None:
+        return ""
+    found = view.state.candidates.values()
+    cut = (c for c in found if c.agent is AgentName.FAST and c.phase is Phase.INTERRUPTED)
+    return next((c.id for c in cut if c.attempt < _MOST_CUTS), "")

@@ -32,7 +32,7 @@ from kerneltui.engine.executor import (
 )
 from kerneltui.engine.gpu_strip import GpuStrip
 from kerneltui.engine.profiling import profile_done
-from kerneltui.engine.proposing import Ended, Proposing
+from kerneltui.engine.proposing import Again, Ended, Proposing
 from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.evaluation.outcome import Built, Step, Update, Verified
 from kerneltui.model.candidate import (
@@ -132,6 +132,7 @@ class Tuner:
             undecided=self.options.undecided,
             ahead=self.options.ahead,
             say=self.say,
+            queued=lambda: {candidate for candidate, _ in self._wanted},
         )
 
     def run(self) -> str:
@@ -411,6 +412,9 @@ class Tuner:
             return False
         if found is None:
             return False
+        if isinstance(found, Again):
+            self.want(found.candidate, rebench=False)
+            return True
         self.add(found)
         return True
 

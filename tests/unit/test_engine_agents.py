@@ -608,3 +608,37 @@ def test_island_and_arm_of_a_proposal_are_in_its_commit_and_in_every_replay(fold
     again = fold(events_of(folder))
     assert again.candidates["c0003"] == made
     assert again.canonical() == state.canonical()
+
+
+def test_a_stage_that_is_interrupted_is_proposed_anew(folder: Path) -> None:
+    evaluator = FakeEvaluator(block=threading.Event())
+    another = {**STAGE_A, "rewrite": marked(SEED, "stage_a2")}
+    model = ScriptedModel([DESCRIBED, STAGE_A, another, STAGE_B, tunable("x", "1")])
+
+    def before() -> None:
+        assert evaluator.block is not None
+        if len(model.asked) == 2:  # the second question about stage A
+            evaluator.block.set()
+
+    model.before = before
+    evaluator.interrupt()
+    state = run(folder, model, evaluator, candidates=4)
+    assert state.candidates["c0001"].phase is Phase.INTERRUPTED
+    made = [(c.reason.split(":")[0], c.phase) for c in state.candidates.values()][2:4]
+    assert made == [("stage A", Phase.MEASURED), ("stage B", Phase.MEASURED)]
+    assert [call.purpose for call in model.asked[1:3]] == ["stage A from c0000"] * 2
+
+
+def test_an_interrupted_stage_that_is_queued_again_is_waited_for(folder: Path) -> None:
+    evaluator = FakeEvaluator(block=threading.Event())
+    evaluator.interrupt()
+    state = run(folder, ScriptedModel([DESCRIBED, STAGE_A]), evaluator, candidates=1)
+    assert state.candidates["c0001"].phase is Phase.INTERRUPTED
+    with Session.open(folder, writable=True) as session:
+        state = load_state(session)
+        recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
+        recorder.record(BudgetSet(at=state.at + 1, candidates=2, time_ns=None))
+    model = ScriptedModel([STAGE_B])
+    state = run(folder, model, candidates=2)
+    assert state.candidates["c0001"].phase is Phase.MEASURED
+    assert [call.purpose for call in model.asked] == ["stage B from c0001"]

@@ -406,6 +406,32 @@ def test_an_interrupted_evaluation_is_marked_and_can_be_run_again(live):
     assert terminal.state.candidates[cut].attempt == 2
 
 
+def test_the_search_does_not_end_since_its_only_kernel_was_interrupted_once(live):
+    block = threading.Event()
+    terminal = live(FakeEvaluator(block=block), candidates=4)
+    terminal.wait(lambda s: any(c.phase is Phase.CHECKING for c in s.candidates.values()))
+    assert terminal.ask(Interrupt())["ok"]
+    terminal.wait(lambda s: s.ended or any(c.attempt == 2 for c in s.candidates.values()))
+    block.set()
+    terminal.wait(lambda s: bool(s.ended))
+    assert terminal.state.ended == "the budget of 4 candidates is used"
+    assert terminal.state.candidates["c0001"].measurement is not None
+
+
+def test_a_kernel_that_is_interrupted_again_and_again_ends_the_search(live):
+    terminal = live(FakeEvaluator(block=threading.Event()), candidates=4)
+    for attempt in (1, 2):
+        terminal.wait(
+            lambda s, attempt=attempt: any(
+                c.phase is Phase.CHECKING and c.attempt == attempt for c in s.candidates.values()
+            )
+        )
+        assert terminal.ask(Interrupt())["ok"]
+    terminal.wait(lambda s: bool(s.ended))
+    assert terminal.state.ended == "the search has nothing left to propose"
+    assert terminal.state.candidates["c0001"].attempt == 2
+
+
 def test_a_terminal_is_told_what_the_gpus_do(live):
     reading = GpuReading(0, 1, sm_clock_mhz=1980, power_w=652.4)
     terminal = live(FakeEvaluator(gpus=(reading,)), agents="off")
