@@ -14,23 +14,30 @@ from kerneltui.model.candidate import AgentName, Candidate, Origin, Phase
 from kerneltui.model.directive import Backend
 from kerneltui.model.kernel import Kernel
 
-__all__ = ["OfflineFastPath", "from_library", "landing_point", "under_way"]
+__all__ = ["OfflineFastPath", "from_library", "landing_point", "passed", "under_way"]
 
 
 def landing_point(view: SearchView) -> Candidate | None:
     """Returns the first candidate that is device-initiated, verified and measured, if any."""
     for candidate in view.state.candidates.values():
         device = candidate.directive is not None and candidate.directive.backend is not Backend.HOST
-        if device and candidate.phase is Phase.MEASURED:
+        if device and passed(candidate):
             return candidate
     return None
 
 
+def passed(candidate: Candidate) -> bool:
+    """Whether a candidate is verified and measured; it stays so while it is measured again."""
+    return candidate.measurement is not None and candidate.phase is not Phase.FAILED
+
+
 def under_way(candidate: Candidate, view: SearchView) -> bool:
-    """Whether a verdict on a candidate will come. Not on one that the human interrupted, unless it is queued."""
+    """Whether a verdict on a candidate is awaited. Not on one that the human has cut, unless it is queued."""
+    if passed(candidate):
+        return False
     if candidate.phase is Phase.INTERRUPTED:
         return candidate.id in view.queued
-    return candidate.phase not in (Phase.MEASURED, Phase.FAILED)
+    return candidate.phase is not Phase.FAILED
 
 
 def from_library(kernel: Kernel, view: SearchView, agent: AgentName, parent: str) -> Proposal:

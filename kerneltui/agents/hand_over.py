@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kerneltui.agents.fast_path import landing_point
+from kerneltui.agents.fast_path import landing_point, passed
 from kerneltui.agents.news import HandOver
 from kerneltui.agents.port import SearchView
 from kerneltui.model.candidate import AgentName, Candidate, Phase
@@ -61,11 +61,10 @@ def hand_over(view: SearchView) -> HandOver | None:
     landed = landing_point(view)
     if landed is None and not gave_up(view):
         return None
-    candidate = landed.id if landed is not None else ""
     told = view.state.handover
-    if told is not None and told.candidate == candidate:
+    if told is not None and (told.candidate or landed is None):
         return None
-    return HandOver(AgentName.FAST, candidate, _text(view, landed))
+    return HandOver(AgentName.FAST, landed.id if landed is not None else "", _text(view, landed))
 
 
 def handed_over_text(view: SearchView, notes: str) -> str:
@@ -81,7 +80,7 @@ def _text(view: SearchView, landed: Candidate | None) -> str:
     state = view.state
     mine = [c for c in state.candidates.values() if c.agent is AgentName.FAST]
     failed = failures(view)
-    passed = [c for c in mine if c.phase is Phase.MEASURED]
+    through = [c for c in mine if passed(c)]
     if landed is not None:
         head = f"Landed at {landed.id} ({landed.reason}), with {_count(len(failed), 'failed attempt')}."
     else:
@@ -98,9 +97,9 @@ def _text(view: SearchView, landed: Candidate | None) -> str:
         lines.append(f"Directive in force: {in_force.summary()}.")
     elif directive:
         lines.append(f"Directive that was named, and never written: {directive}.")
-    if passed:
+    if through:
         lines.append("Passed:")
-        lines += [f"- {c.id}, {c.reason}{_measured(c)}" for c in passed]
+        lines += [f"- {c.id}, {c.reason}{_measured(c)}" for c in through]
     if failed:
         lines.append("Failed, oldest first:")
         lines += [_failure(c) for c in failed[-_MOST_FAILURES:]]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from kerneltui.agents.context import Material, body, standing
 from kerneltui.agents.evidence import candidate_evidence, history_text
-from kerneltui.agents.fast_path import landing_point, under_way
+from kerneltui.agents.fast_path import landing_point, passed, under_way
 from kerneltui.agents.hand_over import (
     GRAPH,
     MOST_FRUITLESS,
@@ -278,8 +278,8 @@ def _last(view: SearchView) -> Candidate | None:
 
 def _passed(view: SearchView) -> Candidate | None:
     """The newest stage that passed its gate."""
-    passed = [c for c in _mine(view) if c.phase is Phase.MEASURED]
-    return passed[-1] if passed else None
+    found = [c for c in _mine(view) if passed(c)]
+    return found[-1] if found else None
 
 
 def _stage(view: SearchView) -> str:

@@ -14,6 +14,8 @@ import pytest
 from engine_fakes import FakeEvaluator
 from test_engine_loop import Terminal
 
+from kerneltui.agents.fast_path import landing_point
+from kerneltui.agents.hand_over import hand_over
 from kerneltui.agents.model_port import (
     Chunk,
     ChunkKind,
@@ -25,6 +27,7 @@ from kerneltui.agents.model_port import (
     ToolUse,
     Usage,
 )
+from kerneltui.agents.port import SearchView
 from kerneltui.engine.opening import Start, load_state, read_events
 from kerneltui.engine.place import Place
 from kerneltui.engine.recorder import Recorder
@@ -36,6 +39,9 @@ from kerneltui.model.command import Interrupt, WriteNotes
 from kerneltui.model.event import (
     AcceptRule,
     BudgetSet,
+    CandidateFailed,
+    EvaluationInterrupted,
+    EvaluationStarted,
     ModelChosen,
     NotesWritten,
     SteerDelivered,
@@ -642,3 +648,22 @@ def test_an_interrupted_stage_that_is_queued_again_is_waited_for(folder: Path) -
     state = run(folder, model, candidates=2)
     assert state.candidates["c0001"].phase is Phase.MEASURED
     assert [call.purpose for call in model.asked] == ["stage B from c0001"]
+
+
+def test_a_landing_point_stays_one_while_it_is_measured_again_and_is_handed_over_once(
+    folder: Path,
+) -> None:
+    state = run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, noting("none")]), candidates=4)
+    view = SearchView(state, lambda name: "", [], "kernel.cpp")
+    again = EvaluationStarted(at=state.at, id="c0002", attempt=2, against="c0001", rebench=True)
+    state.apply(again)
+    landed = landing_point(view)
+    assert landed is not None and (landed.id, landed.phase) == ("c0002", Phase.MEASURING)
+    assert hand_over(view) is None
+    state.apply(EvaluationInterrupted(at=state.at, id="c0002"))
+    assert landing_point(view) == state.candidates["c0002"]
+    wrong = Failure(Stage.VERIFY, Bad.MISMATCH, "C[0, 0] on rank 1 is wrong")
+    state.apply(CandidateFailed(at=state.at, id="c0002", failure=wrong))
+    landed = landing_point(view)
+    assert landed is not None and landed.id == "c0003"
+    assert hand_over(view) is None, "what was learned was told"
