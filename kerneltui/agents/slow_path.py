@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kerneltui.agents.fast_path import from_library, landing_point
+from kerneltui.agents.fast_path import from_library, landing_point, passed
 from kerneltui.agents.port import Proposal, SearchView
 from kerneltui.model.candidate import (
     AgentName,
@@ -70,7 +70,7 @@ def _measured_transforms(view: SearchView) -> list[Candidate]:
     return [
         candidate
         for candidate in view.state.candidates.values()
-        if candidate.origin is Origin.TRANSFORM and candidate.phase is Phase.MEASURED
+        if candidate.origin is Origin.TRANSFORM and passed(candidate)
     ]
 
 
@@ -101,6 +101,7 @@ class OfflineSlowPath:
     library: Sequence[Kernel] = ()
     name: AgentName = AgentName.SLOW
     _kernel: Kernel | None = None
+    _searched: str = ""
     _strategy: Strategy | None = None
     _ids: dict[tuple[Value, ...], str] = field(default_factory=_texts)
     _told: dict[str, tuple[Phase, int]] = field(default_factory=_told)
@@ -186,19 +187,19 @@ class OfflineSlowPath:
         found = self._searchable(view, landed)
         if found is None:
             return None
-        kernel, space = found
+        self._searched, kernel, space = found
         self._kernel = kernel
         first = tuple(kernel.configuration.values())
         self._strategy = OfflineStrategy(space, self.seed, [first], budget=self.budget)
         return self._strategy
 
-    def _searchable(self, view: SearchView, landed: Candidate) -> tuple[Kernel, Space] | None:
+    def _searchable(self, view: SearchView, landed: Candidate) -> tuple[str, Kernel, Space] | None:
         """The fastest whole kernel that has choices with a legal combination; a model's may have none."""
         ranked = sorted(_measured_transforms(view), key=_ratio, reverse=True)
         for candidate in ranked or [landed]:
             try:
                 kernel = parse_kernel(view.source(candidate.id), candidate.seed_file)
-                return kernel, kernel_space(kernel, list(view.shapes))
+                return candidate.id, kernel, kernel_space(kernel, list(view.shapes))
             except (DefinitionError, SpaceError):
                 continue
         return None
@@ -272,6 +273,9 @@ class OfflineSlowPath:
         self._told[candidate.id] = mark
 
     def _configuration(self, candidate: Candidate, kernel: Kernel) -> tuple[Value, ...] | None:
+        """The point of the space that a candidate is; None where a model has changed more than choices."""
+        if candidate.calls and candidate.id != self._searched:
+            return None
         if candidate.origin not in (Origin.TRANSFORM, Origin.TUNABLES, Origin.CROSSOVER):
             return None
         if candidate.seed_file != kernel.file:
@@ -311,7 +315,7 @@ class OfflineSlowPath:
             candidate = view.state.candidates[constraint.value]
             configuration = self._configuration(candidate, kernel)
             if configuration is None:
-                raise SpaceError(f"{constraint.value} has not the choices of {kernel.file}")
+                raise SpaceError(f"{constraint.value} is no choice of values of {self._searched}")
             strategy.pin(configuration)
             return
         value = self._value(kernel, constraint)

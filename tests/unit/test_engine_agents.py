@@ -28,6 +28,7 @@ from kerneltui.agents.model_port import (
     Usage,
 )
 from kerneltui.agents.port import SearchView
+from kerneltui.agents.slow_path import OfflineSlowPath
 from kerneltui.engine.opening import Start, load_state, read_events
 from kerneltui.engine.place import Place
 from kerneltui.engine.recorder import Recorder
@@ -40,6 +41,9 @@ from kerneltui.model.event import (
     AcceptRule,
     BudgetSet,
     CandidateFailed,
+    CandidateProposed,
+    ConstraintKind,
+    ConstraintSet,
     EvaluationInterrupted,
     EvaluationStarted,
     ModelChosen,
@@ -667,3 +671,26 @@ def test_a_landing_point_stays_one_while_it_is_measured_again_and_is_handed_over
     landed = landing_point(view)
     assert landed is not None and landed.id == "c0003"
     assert hand_over(view) is None, "what was learned was told"
+
+
+def test_a_models_crossover_is_no_point_of_the_search(folder: Path) -> None:
+    state = run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B]), candidates=2)
+    landed = state.candidates["c0002"]
+    crossed = CandidateProposed(
+        at=state.at, id="c0003", sha="0" * 40, parents=("c0002", "c0001"), agent=AgentName.SLOW,
+        origin=Origin.CROSSOVER, reason="both ideas", directive=landed.directive, generation=3,
+        seed_file=landed.seed_file, configuration={**landed.configuration, "MR": "4"},
+        calls=(1,), arm="model-x",
+    )  # fmt: skip
+    state.apply(crossed)
+    shapes = [shape.dimensions for shape in state.shapes]
+    view = SearchView(state, lambda name: WINDOW, shapes, "kernel.cpp")
+    search = OfflineSlowPath(1, 40)
+    for name, refused in (
+        ("c0002", ()),
+        ("c0003", ("pin: c0003 is no choice of values of c0002",)),
+    ):
+        pin = ConstraintSet(at=state.at, kind=ConstraintKind.PIN, field="", value=name)
+        state.apply(pin)
+        assert search.propose(view) is not None
+        assert search.refusals() == refused
