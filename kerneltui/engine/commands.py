@@ -109,6 +109,7 @@ def _follow(tuner: Tuner, command: Command) -> dict[str, Any]:
             recorder.record(RuleSet(at=now_ns(), rule=command.rule))
         case SetPaused():
             recorder.record(PauseSet(at=now_ns(), paused=command.paused))
+            tuner.forget_refusals()
         case SetBudget():
             return _set_budget(tuner, command)
         case Interrupt():

@@ -9,7 +9,15 @@ from kerneltui.model.agent_event import Migrated, ProposalFailed
 from kerneltui.model.candidate import Candidate
 from kerneltui.model.errors import RecordError
 
-__all__ = ["BarrenAttempt", "barren_after", "failed_again", "migrate", "speaker", "without"]
+__all__ = [
+    "BarrenAttempt",
+    "barren_after",
+    "failed_again",
+    "migrate",
+    "speaker",
+    "without",
+    "woken",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,12 @@ def without(fruitless: Mapping[str, int], agent: str, arm: str) -> dict[str, int
     """The same after a proposal."""
     name = speaker(agent, arm)
     return {key: count for key, count in fruitless.items() if key != name}
+
+
+def woken(fruitless: Mapping[str, int], role: str, models: str) -> dict[str, int]:
+    """The same after the human has named other models, with blanks between, for a role."""
+    begin_anew = {role, *(speaker(role, model) for model in models.split())}
+    return {key: count for key, count in fruitless.items() if key not in begin_anew}
 
 
 def migrate(candidates: dict[str, Candidate], event: Migrated) -> None:

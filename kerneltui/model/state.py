@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from kerneltui.model import attempts
 from kerneltui.model.agent_event import (
     CallRecord,
     HandedOver,
@@ -18,7 +19,6 @@ from kerneltui.model.agent_event import (
     ModelCallStarted,
     ProposalFailed,
 )
-from kerneltui.model.attempts import BarrenAttempt, barren_after, failed_again, migrate, without
 from kerneltui.model.candidate import (
     AgentName,
     Candidate,
@@ -77,10 +77,6 @@ def _number_order(item: tuple[str, object]) -> tuple[int, str]:
     return len(item[0]), item[0]
 
 
-def _nothing() -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(slots=True)
 class State:
     """A session as folded so far.
@@ -108,7 +104,7 @@ class State:
     opened_at: int = 0
     shapes: tuple[ShapeInfo, ...] = ()
     workload_hash: str = ""
-    environment: Mapping[str, str] = field(default_factory=_nothing)
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
     delta: float = 0.0
     calibrations: dict[str, ShapeCalibration] = field(default_factory=dict[str, ShapeCalibration])
     mutants: tuple[str, ...] = ()
@@ -124,10 +120,10 @@ class State:
     budget_micro_usd: int | None = field(default=None, metadata=LATER)
     calls: dict[str, CallRecord] = field(default_factory=dict[str, CallRecord], metadata=LATER)
     fruitless: dict[str, int] = field(default_factory=dict[str, int], metadata=LATER)
-    barren: tuple[BarrenAttempt, ...] = field(default=(), metadata=LATER)
+    barren: tuple[attempts.BarrenAttempt, ...] = field(default=(), metadata=LATER)
     migrated: int = field(default=0, metadata=LATER)
     notes: str | None = field(default=None, metadata=LATER)
-    models: Mapping[str, str] = field(default_factory=_nothing, metadata=LATER)
+    models: Mapping[str, str] = field(default_factory=dict[str, str], metadata=LATER)
     handover: HandedOver | None = field(default=None, metadata=LATER)
     ended: str = ""
 
@@ -198,20 +194,20 @@ class State:
                 self.rule = event.rule
             case PauseSet():
                 self.paused = event.paused
-                self.fruitless = {} if not event.paused else self.fruitless
+                self.fruitless = self.fruitless if event.paused else {}
+                self.ended = self.ended if event.paused else ""
             case BudgetSet():
                 self.budget_candidates = event.candidates
                 self.budget_ns = event.time_ns
                 self.budget_micro_usd = event.micro_usd
-                self.fruitless = {}
-                self.ended = ""
+                self.fruitless, self.ended = {}, ""
             case AgentMessage():
                 self._say(Message(event.at, event.agent, event.text))
             case ModelCallStarted() | ModelCallGrew() | ModelCallEnded():
                 record_call(self.calls, event)
             case ProposalFailed():
-                self.fruitless = failed_again(self.fruitless, event)
-                self.barren = barren_after(self.barren, event)
+                self.fruitless = attempts.failed_again(self.fruitless, event)
+                self.barren = attempts.barren_after(self.barren, event)
                 text = f"no proposal from {event.parent}: {event.reason}"
                 self._say(Message(event.at, event.agent, text, event.detail))
             case HandedOver():
@@ -219,7 +215,7 @@ class State:
                 head, _, rest = event.text.partition("\n")
                 self._say(Message(event.at, event.agent, f"hands over: {head}", rest))
             case Migrated():
-                migrate(self.candidates, event)
+                attempts.migrate(self.candidates, event)
                 self.migrated = event.results
             case SearchEnded():
                 self.ended = event.reason
@@ -257,6 +253,8 @@ class State:
                 self.notes = event.text
             case ModelChosen():
                 self.models = {**self.models, event.role: event.model}
+                self.fruitless = attempts.woken(self.fruitless, event.role, event.model)
+                self.ended = ""
 
     def _open(self, event: SessionOpened) -> None:
         self.session = event.session
@@ -318,7 +316,7 @@ class State:
         self.candidates[event.id] = new
 
     def _propose(self, event: CandidateProposed) -> None:
-        self.fruitless = without(self.fruitless, str(event.agent), event.arm)
+        self.fruitless = attempts.without(self.fruitless, str(event.agent), event.arm)
         self.candidates[event.id] = Candidate(
             id=event.id,
             sha=event.sha,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from model_strategies import TEXT, sample_of
 
+from kerneltui.model.agent_event import ProposalFailed
 from kerneltui.model.candidate import AgentName, CandidateState, DecisionKind, Origin, Phase
 from kerneltui.model.errors import RecordError
 from kerneltui.model.event import (
@@ -28,6 +29,7 @@ from kerneltui.model.event import (
     EvaluationInterrupted,
     EvaluationStarted,
     Event,
+    ModelChosen,
     PauseSet,
     RuleSet,
     SearchEnded,
@@ -487,10 +489,28 @@ def test_going_on_clears_the_end_and_old_messages_go():
     assert state.ended == "used"
     state.apply(BudgetSet(at=3, candidates=9, time_ns=None))
     assert (state.ended, state.budget_candidates) == ("", 9)
+    state.apply(SearchEnded(at=3, reason="nothing left"))
+    state.apply(PauseSet(at=3, paused=True))
+    assert state.ended == "nothing left"
+    state.apply(PauseSet(at=3, paused=False))
+    assert state.ended == ""
     for number in range(MESSAGES_KEPT + 5):
         state.apply(AgentMessage(at=4, agent="slow", text=str(number)))
     assert len(state.messages) == MESSAGES_KEPT
     assert state.messages[-1].text == str(MESSAGES_KEPT + 4)
+
+
+def test_models_that_the_human_names_begin_anew():
+    state = opened()
+    for agent, arm in (("fast", ""), ("slow", "model-x"), ("slow", "model-y")):
+        failed = ProposalFailed(at=2, agent=agent, parent=BASE, reason="refused", arm=arm)
+        state.apply(failed)
+    state.apply(SearchEnded(at=3, reason="nothing left"))
+    state.apply(ModelChosen(at=3, role="slow", model="model-y model-z"))
+    assert state.ended == ""
+    assert state.fruitless == {"fast": 1, "slow model-x": 1}
+    state.apply(ModelChosen(at=3, role="fast", model="model-z"))
+    assert state.fruitless == {"slow model-x": 1}
 
 
 def test_candidates_keep_their_order_beyond_ten_thousand():
