@@ -212,12 +212,14 @@ class _Engine:
                 executor.start()
             reason = self._tuner.run()
         finally:
-            self._tuner.close()
-            if executor is not None:
-                executor.stop()
-            if self._evaluator is not None:
-                self._evaluator.close()
-            self._leave(reason)
+            try:
+                self._tuner.close()
+            finally:
+                if executor is not None:
+                    executor.stop()
+                if self._evaluator is not None:
+                    self._evaluator.close()
+                self._leave(reason)
         return self._recorder.state, reason, self._tuner.failure
 
     def _greet(self) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kerneltui.agents.model_port import ModelPort
+from kerneltui.agents.news import CallBegins
 from kerneltui.agents.port import Agent, Proposal
 from kerneltui.engine import decisions
 from kerneltui.engine.agent_desk import NEWS
@@ -202,8 +203,13 @@ class Tuner:
         self._proposing.desk.refused = ""
 
     def close(self) -> None:
-        """Ends the agents."""
+        """Ends the agents, and books what they tell of it: a call that is cut has a real cost."""
         self._proposing.close()
+        while not self.inbox.empty():
+            item = self.inbox.get()
+            # A call that was not granted is not made: its agent has stopped waiting.
+            if isinstance(item, NEWS) and not isinstance(item, CallBegins):
+                self._proposing.desk.handle(item)
 
     # -- what arrives
 

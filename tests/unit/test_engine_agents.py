@@ -36,7 +36,7 @@ from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
 from kerneltui.model.agent_event import HandedOver, ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.candidate import AgentName, Failure, Origin, Phase
-from kerneltui.model.command import Interrupt, WriteNotes
+from kerneltui.model.command import Interrupt, StopEngine, WriteNotes
 from kerneltui.model.event import (
     AcceptRule,
     BudgetSet,
@@ -694,3 +694,43 @@ def test_a_models_crossover_is_no_point_of_the_search(folder: Path) -> None:
         state.apply(pin)
         assert search.propose(view) is not None
         assert search.refusals() == refused
+
+
+def test_a_call_that_a_clean_stop_cuts_is_booked_with_what_it_has_cost(folder: Path) -> None:
+    @dataclass
+    class Endless(ScriptedModel):
+        """Answers only when it is told to stop."""
+
+        def ask(
+            self, call: ModelCall, hear: Callable[[Chunk], None], stop: Callable[[], bool]
+        ) -> ModelReply:
+            threading.Thread(target=end).start()
+            while not stop():
+                threading.Event().wait(0.01)
+            hear(Chunk(ChunkKind.TEXT, "cut in the mid"))
+            cut = Usage(100, 5)
+            raise ModelFailure(FailureKind.STOPPED, "stopped", usage=cut, micro_usd=1_234)
+
+    def end() -> None:
+        terminal = Terminal(Place(folder, WORKLOAD, exists=True))
+        terminal.ask(StopEngine())
+        terminal.socket.close()
+
+    state = run(folder, Endless([DESCRIBED]))
+    assert [call.outcome for call in state.calls.values()] == ["stopped"]
+    assert state.spent().micro_usd == 1_234
+    events = events_of(folder)
+    assert fold(events).canonical() == state.canonical()
+    run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B]), candidates=2)
+    assert "lost" not in {e.outcome for e in events_of(folder) if isinstance(e, ModelCallEnded)}
+
+
+def test_stops_of_the_human_do_not_make_a_path_give_up(folder: Path) -> None:
+    stops = [ModelFailure(FailureKind.STOPPED, "stopped") for _ in range(6)]
+    model = ScriptedModel([*stops, DESCRIBED, STAGE_A, STAGE_B])
+    state = run(folder, model, candidates=2)
+    failed = [event for event in events_of(folder) if isinstance(event, ProposalFailed)]
+    assert [(event.agent, event.blameless) for event in failed] == [("fast", True)] * 6
+    made = [c.reason.split(":")[0] for c in state.candidates.values()][1:]
+    assert made == ["stage A", "stage B"]
+    assert [told.candidate for told in hand_overs(folder)] in ([], ["c0002"])
