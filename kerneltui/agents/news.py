@@ -93,7 +93,10 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class NoProposal:
-    """An attempt came to nothing; `arm` is whose fault it was, empty if nobody's."""
+    """An attempt came to nothing; `arm` is whose fault it was, empty if nobody's or the agent has none.
+
+    `blameless` says that it was cut short: by the human, or for want of budget.
+    """
 
     agent: AgentName
     parent: str
@@ -101,6 +104,7 @@ class NoProposal:
     detail: str
     calls: tuple[int, ...]
     arm: str = ""
+    blameless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,8 +199,9 @@ class Thinker:
         except NothingProposed as nothing:
             self._nothing(parent, nothing.reason, nothing.detail, talk, arm)
         except ModelFailure as failure:
-            blamed = "" if failure.kind in _BLAMELESS else arm
-            self._nothing(parent, f"{failure.kind}: {failure.reason}", "", talk, blamed)
+            reason = f"{failure.kind}: {failure.reason}"
+            blameless = failure.kind in _BLAMELESS
+            self._nothing(parent, reason, "", talk, "" if blameless else arm, blameless=blameless)
         except Exception as error:  # the engine must hear of it; a thread that dies tells nobody
             reason = f"{type(error).__name__}: {error}"
             self._nothing(parent, reason, traceback.format_exc(), talk, arm)
@@ -210,5 +211,15 @@ class Thinker:
     def _settle(self) -> None:
         self._thread = None
 
-    def _nothing(self, parent: str, reason: str, detail: str, talk: Talk, arm: str) -> None:
-        self._tell(NoProposal(self._agent, parent, reason, detail, tuple(talk.calls), arm))
+    def _nothing(
+        self,
+        parent: str,
+        reason: str,
+        detail: str,
+        talk: Talk,
+        arm: str,
+        *,
+        blameless: bool = False,
+    ) -> None:
+        calls = tuple(talk.calls)
+        self._tell(NoProposal(self._agent, parent, reason, detail, calls, arm, blameless))

@@ -212,6 +212,7 @@ class AgentDesk:
                 detail=news.detail[:4000],
                 calls=news.calls,
                 arm=news.arm,
+                blameless=news.blameless,
             )
         )
 

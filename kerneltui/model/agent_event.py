@@ -88,7 +88,8 @@ class ModelCallEnded:
 class ProposalFailed:
     """An agent's attempt at a proposal came to nothing; there is no kernel text to evaluate.
 
-    `arm` is the arm of the slow path that was at fault; empty if none was, as after a stop.
+    `arm` is the arm of the slow path that was at fault; empty if none was, as after a stop. `blameless` says
+    that it was cut short, by the human or for want of budget, so that it does not count against the agent.
     """
 
     at: int
@@ -98,6 +99,7 @@ class ProposalFailed:
     detail: str = ""
     calls: tuple[int, ...] = ()
     arm: str = field(default="", metadata=LATER)
+    blameless: bool = field(default=False, metadata=LATER)
 
     @property
     def subject(self) -> str:

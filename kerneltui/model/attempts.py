@@ -44,7 +44,9 @@ def barren_after(
 
 
 def failed_again(fruitless: Mapping[str, int], event: ProposalFailed) -> dict[str, int]:
-    """Attempts in a row that gave no proposal, after one more."""
+    """Attempts in a row that gave no proposal, after one more; one that was cut short is none."""
+    if event.blameless:
+        return dict(fruitless)
     name = speaker(event.agent, event.arm)
     return {**fruitless, name: fruitless.get(name, 0) + 1}
 

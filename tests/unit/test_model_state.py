@@ -529,3 +529,10 @@ def test_a_copy_is_independent():
     copied.apply(proposed("c0002"))
     assert state.canonical() == before
     assert copied.canonical() != before
+
+
+def test_an_attempt_that_was_cut_short_does_not_count_against_its_agent():
+    failed = ProposalFailed(at=2, agent="fast", parent=BASE, reason="refused")
+    state = opened(failed, replace(failed, reason="stopped", blameless=True), failed)
+    assert state.fruitless == {"fast": 2}
+    assert state.messages[1].text == f"no proposal from {BASE}: stopped"
