@@ -68,6 +68,10 @@ class AgentDesk:
     recorder: Recorder
     say: Callable[[str, str, str], None]
     refused: str = ""
+    _level: int = 0
+
+    def __post_init__(self) -> None:
+        self._level = self._used()  # what an earlier engine has said
 
     def recover(self) -> None:
         """Closes the accounts of calls that an earlier engine did not see the end of."""
@@ -84,6 +88,7 @@ class AgentDesk:
                     reason="the engine went away; counted with what it might have cost at most",
                 )
             )
+        self.warn()
 
     def handle(self, news: object) -> None:
         """Takes a piece of news."""
@@ -147,8 +152,6 @@ class AgentDesk:
         news.answered.set()
 
     def _end(self, news: CallEnds) -> None:
-        state = self.recorder.state
-        before = state.spent().micro_usd - (state.calls[str(news.number)].reserved_micro_usd or 0)
         self.recorder.record(
             ModelCallEnded(
                 at=now_ns(),
@@ -166,17 +169,21 @@ class AgentDesk:
         )
         if news.outcome == FailureKind.BUDGET:
             self.refused = news.reason  # the meter knows limits that the state does not
-        self._warn(before, self.recorder.state.spent().micro_usd)
+        self.warn()
 
-    def _warn(self, before: int, after: int) -> None:
-        """Says once when half and four fifths of the budget are used."""
-        budget = self.recorder.state.budget_micro_usd
-        if not budget:
-            return
-        passed = [p for p in _WARN_AT if before * 100 < p * budget <= after * 100]
-        if passed:
-            text = f"{passed[-1]} % of the budget of ${budget / 1e6:.2f} is used"
+    def warn(self) -> None:
+        """Says once when half and four fifths of the budget are used, after whatever may change that."""
+        before, self._level = self._level, self._used()
+        if self._level > before:
+            budget = self.recorder.state.budget_micro_usd or 0
+            text = f"{self._level} % of the budget of ${budget / 1e6:.2f} is used"
             self.recorder.record(AgentMessage(at=now_ns(), agent="engine", text=text))
+
+    def _used(self) -> int:
+        """The highest of the levels that is reached, or 0; what running calls may cost is not used yet."""
+        spent, budget = self.recorder.state.spent(), self.recorder.state.budget_micro_usd
+        used = spent.micro_usd - spent.reserved
+        return max((p for p in _WARN_AT if budget and used * 100 >= p * budget), default=0)
 
     def _note(self, news: Noted) -> None:
         """Takes notes of a model, unless the human has written meanwhile."""

@@ -199,8 +199,9 @@ class Tuner:
         self._stopped = reason
 
     def forget_refusals(self) -> None:
-        """Lets calls be asked for again that were refused for want of money."""
+        """Lets calls be asked for again that were refused; the budget may be another one now."""
         self._proposing.desk.refused = ""
+        self._proposing.desk.warn()
 
     def close(self) -> None:
         """Ends the agents, and books what they tell of it: a call that is cut has a real cost."""

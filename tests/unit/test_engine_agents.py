@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,10 @@ from kerneltui.agents.model_port import (
     ToolUse,
     Usage,
 )
+from kerneltui.agents.news import CallBegins, CallEnds
 from kerneltui.agents.port import SearchView
 from kerneltui.agents.slow_path import OfflineSlowPath
+from kerneltui.engine.agent_desk import AgentDesk
 from kerneltui.engine.opening import Start, load_state, read_events
 from kerneltui.engine.place import Place
 from kerneltui.engine.recorder import Recorder
@@ -314,9 +316,12 @@ def test_a_call_that_nobody_saw_the_end_of_counts_with_all_it_may_have_cost(fold
                 purpose="diff of c0002", reserved_micro_usd=123_456,
             )
         )  # fmt: skip
+        recorder.record(BudgetSet(at=state.at + 2, candidates=2, time_ns=None, micro_usd=200_000))
     state = run(folder, ScriptedModel([tunable("x", "1")]), candidates=2)
     assert state.calls["99"].outcome == "lost"
     assert state.spent([99]).micro_usd == 123_456
+    (warned,) = [m.text for m in state.messages if "of the budget of" in m.text]
+    assert warned == "50 % of the budget of $0.20 is used"
     ends = [e for e in events_of(folder) if isinstance(e, ModelCallEnded) and e.number == 99]
     assert len(ends) == 1
 
@@ -734,3 +739,46 @@ def test_stops_of_the_human_do_not_make_a_path_give_up(folder: Path) -> None:
     made = [c.reason.split(":")[0] for c in state.candidates.values()][1:]
     assert made == ["stage A", "stage B"]
     assert [told.candidate for told in hand_overs(folder)] in ([], ["c0002"])
+
+
+@pytest.fixture
+def desk(folder: Path) -> Iterator[AgentDesk]:
+    """A desk over a session that has a budget of a dollar, with two calls under way."""
+    run(folder, ScriptedModel([DESCRIBED, STAGE_A]), candidates=1, money=10 * PRICE)
+    with Session.open(folder, writable=True) as session:
+        state = load_state(session)
+        recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
+        budget = BudgetSet(at=state.at, candidates=2, time_ns=None, micro_usd=1_000_000)
+        recorder.record(budget)
+        desk = AgentDesk(recorder, lambda *_: None)
+        for agent in (AgentName.FAST, AgentName.SLOW):
+            desk.handle(CallBegins(agent, "slow", "model-x", "diff of c0001", 450_000))
+        yield desk
+
+
+def warnings_of(desk: AgentDesk) -> list[str]:
+    messages = desk.recorder.state.messages
+    return [m.text.partition(" of the")[0] for m in messages if "of the budget of $1.00" in m.text]
+
+
+def test_a_level_of_the_budget_is_told_with_two_calls_under_way(desk: AgentDesk) -> None:
+    first, second = [int(key) for key in desk.recorder.state.calls][-2:]
+    desk.handle(CallEnds(AgentName.FAST, first, "ok", "model-x", Usage(), 400_000, 1))
+    assert warnings_of(desk) == []
+    desk.handle(CallEnds(AgentName.SLOW, second, "ok", "model-x", Usage(), 100_000, 1))
+    assert warnings_of(desk) == ["50 %"]
+
+
+def test_a_level_that_a_lower_budget_reaches_is_told(desk: AgentDesk) -> None:
+    first = [int(key) for key in desk.recorder.state.calls][-2]
+    state = desk.recorder.state
+    half = BudgetSet(at=state.at, candidates=2, time_ns=None, micro_usd=2_000_000)
+    whole = BudgetSet(at=state.at, candidates=2, time_ns=None, micro_usd=1_000_000)
+    desk.recorder.record(half)
+    desk.warn()
+    desk.handle(CallEnds(AgentName.FAST, first, "ok", "model-x", Usage(), 850_000, 1))
+    assert warnings_of(desk) == []
+    desk.recorder.record(whole)
+    desk.warn()
+    desk.warn()
+    assert warnings_of(desk) == ["80 %"]
