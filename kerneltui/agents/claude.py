@@ -334,11 +334,11 @@ class _Question:
             raise self._failure(trouble.kind, trouble.line)
         if self._failures >= limits.attempts:
             line = f"{trouble.line}; given up after {self._failures} attempts"
-            raise self._failure(trouble.kind, line)
+            raise self._failure(trouble.kind, line, trouble.wait_ms or 0)
         asked = trouble.wait_ms
         if asked is not None and asked > limits.longest_wait_ms:
             line = f"{trouble.line}; the server asks to wait {asked / 1000:g} s, which is too long"
-            raise self._failure(trouble.kind, line)
+            raise self._failure(trouble.kind, line, asked)
         dice = self._owner.waiting.dice()
         wait = wait_ms(self._failures, asked, limits.first_wait_ms, limits.longest_wait_ms, dice)
         self._again(
@@ -368,7 +368,7 @@ class _Question:
         of = "" if budget is None else f" of {usd(budget)}"
         return f"{level} % of the budget{of} is spent: {view.total.text}"
 
-    def _failure(self, kind: FailureKind, line: str) -> ModelFailure:
+    def _failure(self, kind: FailureKind, line: str, wait_ms: int = 0) -> ModelFailure:
         return ModelFailure(
             kind,
             line,
@@ -376,6 +376,7 @@ class _Question:
             usage=self._usage,
             micro_usd=self._micro,
             attempts=self._attempts,
+            wait_ms=wait_ms,
         )
 
 

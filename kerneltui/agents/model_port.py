@@ -190,7 +190,10 @@ class ModelReply:
 
 
 class ModelFailure(Exception):
-    """A call gave nothing to work with; the text is one readable line. What it cost counts all the same."""
+    """A call gave nothing to work with; the text is one readable line. What it cost counts all the same.
+
+    `wait_ms` is what the server asks to wait before anything is asked again.
+    """
 
     def __init__(
         self,
@@ -201,6 +204,7 @@ class ModelFailure(Exception):
         usage: Usage | None = None,
         micro_usd: int | None = 0,
         attempts: int = 1,
+        wait_ms: int = 0,
     ) -> None:
         super().__init__(reason)
         self.kind = kind
@@ -209,6 +213,7 @@ class ModelFailure(Exception):
         self.usage = usage or Usage()
         self.micro_usd = micro_usd
         self.attempts = attempts
+        self.wait_ms = wait_ms
 
 
 class ModelPort(Protocol):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from kerneltui.agents.model_port import (
     Chunk,
+    ChunkKind,
     FailureKind,
     ModelCall,
     ModelFailure,
@@ -88,6 +89,12 @@ class Talk:
             reply = self.model.ask(call, hear, self.stopped)
         except ModelFailure as failure:
             self._ended(begins.number, str(failure.kind), failure, failure.reason)
+            raise
+        except Exception as error:  # nobody knows what it has cost: all that it may have
+            reason = f"{type(error).__name__}: {error}"
+            cost = None if price is None else reserved
+            unseen = ModelFailure(FailureKind.REQUEST, reason, model=name, micro_usd=cost)
+            self._ended(begins.number, "lost", unseen, reason)
             raise
         self._ended(begins.number, "ok", reply)
         return reply
@@ -202,11 +209,19 @@ class Thinker:
             reason = f"{failure.kind}: {failure.reason}"
             blameless = failure.kind in _BLAMELESS
             self._nothing(parent, reason, "", talk, "" if blameless else arm, blameless=blameless)
+            self._wait(failure.wait_ms)
         except Exception as error:  # the engine must hear of it; a thread that dies tells nobody
             reason = f"{type(error).__name__}: {error}"
             self._nothing(parent, reason, traceback.format_exc(), talk, arm)
         finally:
             self._tell(Thought(self._agent, self._settle))
+
+    def _wait(self, milliseconds: int) -> None:
+        """Lets the next thought begin only when the server wants to be asked again; an interrupt ends it."""
+        if milliseconds:
+            text = f"waits {milliseconds / 1000:g} s, as the server asks"
+            self._tell(Heard(self._agent, Chunk(ChunkKind.STATUS, text)))
+            self._stop.wait(milliseconds / 1000)
 
     def _settle(self) -> None:
         self._thread = None

@@ -61,7 +61,7 @@ class ModelCallGrew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCallEnded:
-    """What came of a call: `ok`, the kind of its failure, or `lost` if the engine went away in it.
+    """What came of a call: `ok`, the kind of its failure, or `lost` if the engine or the agent broke in it.
 
     A lost call counts with what was reserved for it.
     """
