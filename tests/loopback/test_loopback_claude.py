@@ -267,6 +267,7 @@ def test_a_server_that_asks_for_an_hour_is_given_up():
         failure = it.fails()
     assert failure.kind is FailureKind.OVERLOADED
     assert "3600 s" in failure.reason
+    assert failure.wait_ms == 3_600_000
     assert it.slept == []
 
 
