@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -57,17 +58,35 @@ def test_a_change_outside_the_regions_is_refused_unless_it_may_replace_the_file(
 
 def test_a_transform_that_keeps_the_host_collectives_changes_regions_only(check: ProposalCheck):
     changed = check.recorder.source("c0000").replace("struct State {", "struct State { int more;")
-    failure = check.problem(replace(proposal(changed, Origin.TRANSFORM), directive=HOST))
+    failure = check.problem(
+        replace(proposal(changed, Origin.TRANSFORM), directive=HOST, calls=(1,))
+    )
     assert failure is not None and failure.stage is Stage.PATCH
     assert "'struct State { int more;') is outside of every evolve region" in failure.reason
     begin, end = "// kerneltui: evolve begin state\n", "// kerneltui: evolve end\n"
     line = "struct State { int more;\n"
     changed = changed.replace(line, f"{begin}{line}int first;\n{end}")
-    failure = check.problem(replace(proposal(changed, Origin.TRANSFORM), directive=HOST))
+    failure = check.problem(
+        replace(proposal(changed, Origin.TRANSFORM), directive=HOST, calls=(1,))
+    )
     assert failure is not None and "the region state leaves a block open" in failure.reason
     seed = check.recorder.source("c0000")
     proven = seed.replace("struct State {", f"{begin}struct More {{}};\n{end}struct State {{")
-    assert check.problem(replace(proposal(proven, Origin.TRANSFORM), directive=HOST)) is None
+    assert (
+        check.problem(replace(proposal(proven, Origin.TRANSFORM), directive=HOST, calls=(1,)))
+        is None
+    )
+
+
+def test_a_kernel_of_the_library_needs_no_marks_and_may_be_driven_by_the_host(check: ProposalCheck):
+    marks = re.compile(r"^\s*// kerneltui: evolve .*\n", re.MULTILINE)
+    own = marks.sub("", check.recorder.source("c0000")).replace(
+        "struct State {", "struct State { int a;"
+    )
+    library = replace(proposal(own, Origin.TRANSFORM), directive=HOST)
+    assert check.problem(library) is None
+    refused = check.problem(replace(library, calls=(1,)))
+    assert refused is not None and refused.kind is FailureKind.REFUSED
 
 
 def test_a_repair_of_a_failed_transform_is_held_against_what_that_stood_on(check: ProposalCheck):
@@ -79,7 +98,7 @@ def test_a_repair_of_a_failed_transform_is_held_against_what_that_stood_on(check
     failure = Failure(Stage.COMPILE, FailureKind.COMPILE_ERROR, "no")
     check.recorder.record(CandidateFailed(at=1, id=made, failure=failure))
     hidden = wrong.replace(begin, "").replace(f"}};\n{end}struct", "};\nstruct")
-    repair = replace(first, source=hidden + "int f;\n", parents=(made,))
+    repair = replace(first, calls=(1,), source=hidden + "int f;\n", parents=(made,))
     refused = check.problem(repair)
     assert refused is not None and "struct More" in refused.reason
 
