@@ -317,14 +317,25 @@ def test_a_message_is_part_of_the_next_question_and_is_answered(folder: Path) ->
         state = load_state(session)
         recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
         recorder.record(Steered(at=state.at + 1, number=1, to="slow", text="fewer barriers"))
-        recorder.record(BudgetSet(at=state.at + 2, candidates=3, time_ns=None))
+        long = "and chunks\nof 64 KiB, " + "please " * 40
+        recorder.record(Steered(at=state.at + 2, number=2, to="all", text=long))
+        recorder.record(BudgetSet(at=state.at + 3, candidates=3, time_ns=None))
     model = ScriptedModel([tunable("x", "1")])
     run(folder, model, candidates=3)
     assert "message 1: fewer barriers" in model.asked[0].turns[0].text
     told = [event for event in events_of(folder) if isinstance(event, SteerDelivered)]
     assert [(e.number, e.agent, e.candidate, e.answer) for e in told] == [
-        (1, "slow", "c0003", "as you wish")
+        (1, "slow", "c0003", "as you wish"),
+        (2, "slow", "c0003", "as you wish"),
     ]
+    trailers = subprocess.run(
+        ["git", "-C", str(folder), "log", "-1", "--format=%(trailers:key=Kerneltui-Steer)",
+         "refs/kerneltui/candidates/c0003"],
+        check=True, capture_output=True, text=True,
+    ).stdout.split("\n")  # fmt: skip
+    assert trailers[0] == 'Kerneltui-Steer: 1 "fewer barriers"'
+    assert trailers[1].startswith('Kerneltui-Steer: 2 "and chunks of 64 KiB, please please')
+    assert trailers[1].endswith('…"') and len(trailers[1]) < 150
 
 
 def test_hidden_shapes_and_wrong_answers_are_not_told(folder: Path) -> None:
@@ -384,7 +395,9 @@ def test_the_search_beside_a_model_leaves_messages_to_it(folder: Path) -> None:
         state = load_state(session)
         recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
         recorder.record(Steered(at=state.at + 1, number=1, to="slow", text="fewer barriers"))
-        recorder.record(BudgetSet(at=state.at + 2, candidates=12, time_ns=None))
+        long = "and chunks\nof 64 KiB, " + "please " * 40
+        recorder.record(Steered(at=state.at + 2, number=2, to="all", text=long))
+        recorder.record(BudgetSet(at=state.at + 3, candidates=12, time_ns=None))
     state = run(folder, ScriptedModel([tunable("x", "1")]), candidates=12, alone=False)
     by_search = [c for c in state.candidates.values() if c.agent is AgentName.SLOW and not c.calls]
     assert by_search, "the search proposed, too"
@@ -399,7 +412,9 @@ def test_a_message_to_all_reaches_both_paths(folder: Path) -> None:
         state = load_state(session)
         recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
         recorder.record(Steered(at=state.at + 1, number=1, to="all", text="fewer barriers"))
-        recorder.record(BudgetSet(at=state.at + 2, candidates=3, time_ns=None))
+        long = "and chunks\nof 64 KiB, " + "please " * 40
+        recorder.record(Steered(at=state.at + 2, number=2, to="all", text=long))
+        recorder.record(BudgetSet(at=state.at + 3, candidates=3, time_ns=None))
     model = ScriptedModel([DESCRIBED, {**STAGE_B, "answer": "none\nleft"}, tunable("x", "1")])
     state = run(folder, model, candidates=3)
     told = [event for event in events_of(folder) if isinstance(event, SteerDelivered)]
