@@ -168,6 +168,7 @@ class ModelSlowPath:
             parent=kernel,
             free=False,
             dimensions=view.shapes[0],
+            constraints=state.constraints,
             known=self._known(view),
             model=arm,
         )

@@ -16,6 +16,7 @@ from kerneltui.model.directive import Backend
 from kerneltui.model.errors import DefinitionError
 from kerneltui.model.kernel import Kernel, Language, parse_kernel
 from kerneltui.model.measurement import FailureKind, Stage
+from kerneltui.search.constraints import violation
 from kerneltui.targets.cuda.finding import Finding, one_line
 
 __all__ = ["ProposalCheck"]
@@ -72,12 +73,13 @@ class ProposalCheck:
         return tuple(one_line(finding, self.kernel_file) for finding in found[:_MOST_FINDINGS])
 
     def _hold(self, proposal: Proposal, kernel: Kernel) -> None:
-        """Holds text and marks against the parent, whoever made them and however.
+        """Holds text and marks against the parent, and what a model made against the constraints.
 
         Raises:
-            EditFailure: Frozen text is changed, would be by what a region leaves open, or marks are not
-                proven.
+            EditFailure: Frozen text is changed, would be by what a region leaves open, marks are not
+                proven, or a constraint is broken.
         """
+        self._keeps(proposal, kernel)
         if proposal.origin is Origin.TRANSFORM:
             if not proposal.calls:
                 return  # of the workload's library, whose author is the user
@@ -90,6 +92,22 @@ class ProposalCheck:
                 reason = f"it changes text outside the evolve regions of {proposal.parents[0]}"
                 raise EditFailure(EditKind.FROZEN, reason)
             check_closed(kernel, pieces_of(proposal.source).free, pieces_of(parent.source).free)
+
+    def _keeps(self, proposal: Proposal, kernel: Kernel) -> None:
+        """Refuses what the human banned meanwhile; a step that the host still drives is free.
+
+        Raises:
+            EditFailure: A model's kernel breaks a constraint.
+        """
+        directive = proposal.directive
+        step = proposal.origin is Origin.TRANSFORM and directive is not None
+        if not proposal.calls or (step and directive.backend is Backend.HOST):
+            return
+        broken = violation(self.recorder.state.constraints, directive, kernel.configuration)
+        if broken:
+            raise EditFailure(
+                EditKind.DECLARATION, f"it does not keep to what the human asks: {broken}"
+            )
 
     def _sound(self, candidate: str) -> str:
         """The nearest ancestor that passed its evaluation: a repair stands on that, not on what failed."""

@@ -36,6 +36,8 @@ from kerneltui.model.command import Interrupt, WriteNotes
 from kerneltui.model.event import (
     AcceptRule,
     BudgetSet,
+    ConstraintKind,
+    ConstraintSet,
     ModelChosen,
     NotesWritten,
     SteerDelivered,
@@ -338,6 +340,27 @@ def test_a_message_is_part_of_the_next_question_and_is_answered(folder: Path) ->
     assert trailers[1].endswith('…"') and len(trailers[1]) < 150
 
 
+def test_a_proposal_that_breaks_a_force_or_a_ban_goes_back_with_the_reason(folder: Path) -> None:
+    run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B]), candidates=2)
+    with Session.open(folder, writable=True) as session:
+        state = load_state(session)
+        recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
+        for kind, name, value in (("force", "TRANSFER", "push"), ("ban", "issuer", "warp")):
+            asked = ConstraintSet(
+                at=state.at + 1, kind=ConstraintKind(kind), field=name, value=value
+            )
+            recorder.record(asked)
+        recorder.record(BudgetSet(at=state.at + 2, candidates=3, time_ns=None))
+    edits = [{"search": "#define TRANSFER pull", "replace": "#define TRANSFER push"}]
+    kept = {"reason": "push", "directive": stated(WINDOW), "edits": edits}
+    model = ScriptedModel([tunable("x", "1"), kept])
+    state = run(folder, model, candidates=3)
+    assert [call.purpose.endswith("repair 1") for call in model.asked] == [False, True]
+    assert "TRANSFER=push is forced, and this has pull" in model.asked[1].turns[-1].text
+    assert state.candidates["c0003"].configuration["TRANSFER"] == "push"
+    assert state.candidates["c0003"].phase is Phase.MEASURED
+
+
 def test_hidden_shapes_and_wrong_answers_are_not_told(folder: Path) -> None:
     model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B])
     run(folder, model, candidates=1)
@@ -395,9 +418,7 @@ def test_the_search_beside_a_model_leaves_messages_to_it(folder: Path) -> None:
         state = load_state(session)
         recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
         recorder.record(Steered(at=state.at + 1, number=1, to="slow", text="fewer barriers"))
-        long = "and chunks\nof 64 KiB, " + "please " * 40
-        recorder.record(Steered(at=state.at + 2, number=2, to="all", text=long))
-        recorder.record(BudgetSet(at=state.at + 3, candidates=12, time_ns=None))
+        recorder.record(BudgetSet(at=state.at + 2, candidates=12, time_ns=None))
     state = run(folder, ScriptedModel([tunable("x", "1")]), candidates=12, alone=False)
     by_search = [c for c in state.candidates.values() if c.agent is AgentName.SLOW and not c.calls]
     assert by_search, "the search proposed, too"
@@ -412,9 +433,7 @@ def test_a_message_to_all_reaches_both_paths(folder: Path) -> None:
         state = load_state(session)
         recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
         recorder.record(Steered(at=state.at + 1, number=1, to="all", text="fewer barriers"))
-        long = "and chunks\nof 64 KiB, " + "please " * 40
-        recorder.record(Steered(at=state.at + 2, number=2, to="all", text=long))
-        recorder.record(BudgetSet(at=state.at + 3, candidates=3, time_ns=None))
+        recorder.record(BudgetSet(at=state.at + 2, candidates=3, time_ns=None))
     model = ScriptedModel([DESCRIBED, {**STAGE_B, "answer": "none\nleft"}, tunable("x", "1")])
     state = run(folder, model, candidates=3)
     told = [event for event in events_of(folder) if isinstance(event, SteerDelivered)]

@@ -15,7 +15,7 @@ from kerneltui.engine.proposal_check import ProposalCheck
 from kerneltui.engine.recorder import Recorder, unheard
 from kerneltui.model.candidate import AgentName, Failure, Origin
 from kerneltui.model.directive import Backend, Directive, Issuer, Placement, Sync
-from kerneltui.model.event import AcceptRule, CandidateFailed
+from kerneltui.model.event import AcceptRule, CandidateFailed, ConstraintKind, ConstraintSet
 from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.workload import load_workload
 
@@ -109,6 +109,27 @@ def test_a_region_that_swallows_frozen_code_is_refused(check: ProposalCheck):
     failure = check.problem(proposal(seed.replace(end, f'    auto t = R"(\n{end}')))
     assert failure is not None and failure.kind is FailureKind.REFUSED
     assert "the region schedule leaves a raw string open" in failure.reason
+
+
+def test_what_a_model_made_of_a_banned_kind_meanwhile_is_refused(check: ProposalCheck):
+    seed = check.recorder.source("c0000")
+    changed = seed.replace("struct State {", "struct State { int more;")
+    lsa = replace(HOST, backend=Backend.LSA)
+    asked = replace(proposal(changed, Origin.EDIT), directive=lsa, calls=(1,))
+    assert check.problem(asked) is None
+    check.recorder.record(
+        ConstraintSet(at=1, kind=ConstraintKind.BAN, field="backend", value="lsa")
+    )
+    failure = check.problem(asked)
+    assert failure is not None and failure.kind is FailureKind.REFUSED
+    assert failure.reason == "it does not keep to what the human asks: backend=lsa is banned"
+    assert check.problem(replace(asked, calls=())) is None
+    check.recorder.record(
+        ConstraintSet(at=1, kind=ConstraintKind.FORCE, field="backend", value="gin")
+    )
+    step = replace(asked, origin=Origin.TRANSFORM, directive=HOST, source=seed + "\n// more\n")
+    failure = check.problem(step)
+    assert failure is None or "human asks" not in failure.reason, "it is a step of the host's"
 
 
 def test_comments_do_not_make_another_program(check: ProposalCheck):
