@@ -18,6 +18,7 @@ from kerneltui.agents.model_slow import ModelSlowPath
 from kerneltui.agents.news import Migrates
 from kerneltui.agents.port import Proposal, SearchView
 from kerneltui.agents.slow_path import OfflineSlowPath
+from kerneltui.agents.unknown_model import unknown_model
 from kerneltui.agents.writing import Request
 from kerneltui.model.candidate import AgentName
 from kerneltui.search.arms import OFFLINE, pulls_of, slot_micro_usd
@@ -96,6 +97,9 @@ class SharedSlowPath:
             return "ready"
         if not self.models.may_begin(view):
             return "waits for the fast path"
+        for name in self.names():
+            if unknown_model(view.state, self.name, name):
+                return f"rests: no such model {name}, /model slow NAME to change"
         return f"rests after {MOST_FRUITLESS} attempts without a proposal; pause and go on to retry"
 
     def answer(self, text: str) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kerneltui.agents.model_port import Role
+from kerneltui.agents.model_port import ModelCall, Role, Turn
 from kerneltui.engine.errors import Refused
 from kerneltui.engine.lab_notes import write_notes
 from kerneltui.engine.recorder import now_ns
 from kerneltui.model.command import ChooseModel, Constrain, Steer, WriteNotes
 from kerneltui.model.directive import FIELDS
 from kerneltui.model.event import (
+    AgentMessage,
     ConstraintKind,
     ConstraintSet,
     ModelChosen,
@@ -70,6 +71,21 @@ def _choose_model(tuner: Tuner, command: ChooseModel) -> None:
     name = " ".join(names)
     tuner.recorder.record(ModelChosen(at=now_ns(), role=command.role, model=name))
     tuner.model.set_model(Role(command.role), name)
+    for one in names:
+        _warn_without_price(tuner, Role(command.role), one)
+
+
+def _warn_without_price(tuner: Tuner, role: Role, name: str) -> None:
+    """Says so if it is not known what a model costs, since no limit in money can hold for it."""
+    assert tuner.model is not None
+    _, price = tuner.model.quote(ModelCall(role, (), [Turn("user", "?")], model=name))
+    if price is not None:
+        return
+    text = (
+        f"no price of {name} is known: what it costs is unknown, and a budget in money cannot limit it; "
+        f"[prices.{name}] in agents.toml names one, tokens in [budget] is a limit without one"
+    )
+    tuner.recorder.record(AgentMessage(at=now_ns(), agent="engine", text=text))
 
 
 def _constrain(tuner: Tuner, command: Constrain) -> None:

@@ -292,6 +292,18 @@ def test_what_no_retry_can_cure_ends_at_once(status, named):
     assert "\x1b" not in failure.reason
 
 
+@pytest.mark.parametrize("said", ["model: {}", "The model `{}` does not exist.", "Model not found"])
+def test_a_model_that_the_server_does_not_know_is_named_once(said):
+    step = Step("no", status=404, error={"message": said.format("claude-nowhere")})
+    with bench(step) as it:
+        it.model.set_model(Role.FAST, "claude-nowhere")
+        failure = it.fails()
+    assert failure.kind is FailureKind.UNKNOWN_MODEL
+    assert failure.attempts == 1
+    assert "no such model claude-nowhere at " in failure.reason
+    assert failure.reason.endswith("/model ROLE NAME to change")
+
+
 @pytest.mark.parametrize("cut", ["before", "close", "reset", "clean"])
 def test_a_lost_connection_is_asked_again(cut):
     say = (Say("text", "a reply that breaks off somewhere in the middle"), GOOD)

@@ -32,7 +32,7 @@ from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
 from kerneltui.model.agent_event import HandedOver, ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.candidate import AgentName, Failure, Origin, Phase
-from kerneltui.model.command import Interrupt, WriteNotes
+from kerneltui.model.command import ChooseModel, Interrupt, WriteNotes
 from kerneltui.model.event import (
     AcceptRule,
     BudgetSet,
@@ -272,6 +272,43 @@ def test_attempts_that_come_to_nothing_are_events_and_end_after_a_few(folder: Pa
     assert found[0].reason == "refused: the model declined"
     assert state.spent().micro_usd == 7 * len(model.asked)
     assert state.ended == "the search has nothing left to propose"
+
+
+def test_a_model_that_the_server_does_not_know_is_asked_once_in_each_role(folder: Path) -> None:
+    no_such = "no such model model-x at host, /model ROLE NAME to change"
+    model = ScriptedModel([ModelFailure(FailureKind.UNKNOWN_MODEL, no_such, model="model-x")])
+    state = run(folder, model)
+    found = [event for event in events_of(folder) if isinstance(event, ProposalFailed)]
+    assert [(event.agent, event.reason) for event in found] == [
+        ("fast", f"unknown_model: {no_such}"),
+        ("slow", f"unknown_model: {no_such}"),
+    ]
+    assert state.ended == "the search has nothing left to propose"
+    with Session.open(folder, writable=True) as session:
+        recorder = Recorder(session, load_state(session), "kernel.cpp", lambda *_: None)
+        recorder.record(ModelChosen(at=state.at + 1, role="fast", model="model-y"))
+        recorder.record(BudgetSet(at=state.at + 2, candidates=1, time_ns=None))
+    again = run(folder, ScriptedModel([DESCRIBED, STAGE_A]), candidates=1)
+    assert again.candidates["c0001"].agent is AgentName.FAST, "another model ends the rest"
+
+
+def test_a_model_without_a_price_is_taken_with_a_warning(folder: Path) -> None:
+    def choose() -> None:
+        if not model.chosen:
+            terminal = Terminal(Place(folder, WORKLOAD, exists=True))
+            model.price = None
+            assert terminal.ask(ChooseModel("slow", "gateway-x"))["ok"]
+            model.price = PRICE
+            assert terminal.ask(ChooseModel("judge", "model-y"))["ok"]
+            terminal.socket.close()
+
+    model = ScriptedModel([DESCRIBED, STAGE_A], before=choose)
+    state = run(folder, model, candidates=1, money=10**9)
+    warned = [m.text for m in state.messages if m.agent == "engine" and "no price" in m.text]
+    assert len(warned) == 1
+    assert warned[0].startswith("no price of gateway-x is known: what it costs is unknown, and")
+    assert "a budget in money cannot limit it" in warned[0]
+    assert state.models == {"slow": "gateway-x", "judge": "model-y"}
 
 
 def test_no_call_goes_over_the_budget(folder: Path) -> None:
