@@ -28,6 +28,7 @@ __all__ = ["Request", "Written", "write"]
 
 _EDIT_FIELDS = ("file", "region", "edits", "rewrite")
 _REASON_CHARACTERS = 100
+_SEVERAL = "You called `propose` {count} times, and none was taken: call it once, with all edits of a kernel."
 
 
 def _no_marks() -> Mapping[str, str]:
@@ -94,16 +95,23 @@ def write(talk: Talk, request: Request) -> Written:
             request.role, request.system, turns, [PROPOSE], True, purpose, request.model
         )
         reply = talk.ask(call)
-        answer = dict(reply.tools[0].input) if reply.tools else {}
-        problem, detail = _Reading(request).read(answer)
+        answers = [dict(used.input) for used in reply.tools]
+        if len(answers) > 1:
+            problem, detail = _SEVERAL.format(count=len(answers)), ""
+        else:
+            problem, detail = _Reading(request).read(answers[0] if answers else {})
         if isinstance(problem, Written):
             return problem
         turns = [
             *turns,
-            Turn("assistant", f"I called propose with:\n{json.dumps(answer)[:20_000]}"),
+            Turn("assistant", f"I called propose with:\n{_shown(answers)}"),
             Turn("user", detail or f"{problem}\n\nCall `propose` again."),
         ]
     raise NothingProposed(str(problem), detail)
+
+
+def _shown(answers: Sequence[Mapping[str, Any]]) -> str:
+    return "\n".join(json.dumps(answer) for answer in answers or [{}])[:20_000]
 
 
 @dataclass(slots=True)

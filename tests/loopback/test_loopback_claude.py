@@ -164,7 +164,7 @@ def test_the_request_says_what_was_meant():
     assert marked == ["block 0", "block 1", "block 2", "block 5"]
     assert [part["text"] for part in body["system"]][-1] == "fresh"
     assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
-    assert body["tool_choice"] == {"type": "auto"}
+    assert body["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
     [tool] = body["tools"]
     assert tool["strict"] is True
     assert tool["input_schema"]["additionalProperties"] is False
@@ -197,7 +197,8 @@ def test_a_role_is_asked_as_configured():
     assert second.body["model"] == "other-model"
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 2_000}
     assert body["output_config"] == {"effort": "low"}
-    assert body["tool_choice"] == {"type": "tool", "name": "patch"}
+    one = {"disable_parallel_tool_use": True}
+    assert body["tool_choice"] == {"type": "tool", "name": "patch", **one}
     assert "strict" not in body["tools"][0]
     assert body["tools"][0]["input_schema"] == PATCH.schema
     assert "cache_control" not in str(body)
