@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 from kerneltui.agents.edits.failure import EditFailure, EditKind
@@ -30,6 +31,10 @@ def _marks() -> dict[str, str]:
     return {}
 
 
+def _no_findings() -> dict[str, tuple[Finding, ...]]:
+    return {}
+
+
 @dataclass(slots=True)
 class ProposalCheck:
     """Checks declarations, frozen text and novelty against the candidates of a session."""
@@ -37,6 +42,7 @@ class ProposalCheck:
     recorder: Recorder
     kernel_file: str
     _marks: dict[str, str] = field(default_factory=_marks)
+    _linted: dict[str, tuple[Finding, ...]] = field(default_factory=_no_findings)
 
     def kernel(self, candidate: str) -> Kernel:
         """Parses the kernel of a candidate."""
@@ -68,9 +74,17 @@ class ProposalCheck:
             dimensions = state.shapes[0].dimensions
             found += lint_directive(kernel, proposal.directive, dimensions, state.ranks)
         if state.target == "cuda":
-            found += lint_device_code(proposal.source, LintContext(gin=True))
+            found += self._device_findings(kernel)
         found.sort(key=lambda finding: finding.line)
         return tuple(one_line(finding, self.kernel_file) for finding in found[:_MOST_FINDINGS])
+
+    def _device_findings(self, kernel: Kernel) -> tuple[Finding, ...]:
+        """What the lint says of device code; it reads no values, so kernels that differ in them share it."""
+        text = kernel.render({tunable.name: tunable.values[0] for tunable in kernel.tunables})
+        key = hashlib.sha256(text.encode()).hexdigest()
+        if key not in self._linted:
+            self._linted[key] = lint_device_code(text, LintContext(gin=True))
+        return self._linted[key]
 
     def _hold(self, proposal: Proposal, kernel: Kernel) -> None:
         """Holds text and marks against the parent, and what a model made against the constraints.

@@ -10,14 +10,18 @@ from pathlib import Path
 import pytest
 
 from kerneltui.agents.port import Proposal
+from kerneltui.engine import proposal_check
 from kerneltui.engine.opening import Start, create_session, kernel_path, load_state
 from kerneltui.engine.proposal_check import ProposalCheck
 from kerneltui.engine.recorder import Recorder, unheard
+from kerneltui.evaluation.device_lint import LintContext, lint_device_code
 from kerneltui.model.candidate import AgentName, Failure, Origin
 from kerneltui.model.directive import Backend, Directive, Issuer, Placement, Sync
 from kerneltui.model.event import AcceptRule, CandidateFailed, ConstraintKind, ConstraintSet
+from kerneltui.model.kernel import parse_kernel
 from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.workload import load_workload
+from kerneltui.targets.cuda.finding import Finding, one_line
 
 WORKLOAD = load_workload(Path(__file__).parents[2] / "workloads" / "gemm_allgather")
 
@@ -130,6 +134,31 @@ def test_what_a_model_made_of_a_banned_kind_meanwhile_is_refused(check: Proposal
     step = replace(asked, origin=Origin.TRANSFORM, directive=HOST, source=seed + "\n// more\n")
     failure = check.problem(step)
     assert failure is None or "human asks" not in failure.reason, "it is a step of the host's"
+
+
+def test_another_number_is_not_linted_again(check: ProposalCheck, monkeypatch: pytest.MonkeyPatch):
+    linted: list[str] = []
+
+    def lint(text: str, context: LintContext) -> tuple[Finding, ...]:
+        linted.append(text)
+        return lint_device_code(text, context)
+
+    monkeypatch.setattr(proposal_check, "lint_device_code", lint)
+    check.recorder.state.target = "cuda"
+    folder = Path(__file__).parents[2] / "kernels" / "gemm_allgather"
+    kernel = parse_kernel((folder / "lsa_chunked.cu").read_text(), "kernel.cu")
+    flawed = (
+        kernel.source + "\n__global__ void late(int *f) { __ldg(f); cuMulticastCreate(0, 0); }\n"
+    )
+    kernel = parse_kernel(flawed, "kernel.cu")
+    tuned = kernel.tunables[0]
+    texts = [kernel.render({tuned.name: value}) for value in tuned.values]
+    found = [check.findings(proposal(text, Origin.TUNABLES)) for text in texts]
+    assert len(set(texts)) > 1 and len(linted) == 1 and len(set(found)) == 1
+    check.findings(proposal(flawed.replace("late", "later"), Origin.DIFF))
+    assert len(linted) == 2
+    direct = lint_device_code(texts[-1], LintContext(gin=True))
+    assert list(found[-1]) == [one_line(finding, check.kernel_file) for finding in direct]
 
 
 def test_comments_do_not_make_another_program(check: ProposalCheck):
