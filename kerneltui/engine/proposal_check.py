@@ -114,8 +114,8 @@ class ProposalCheck:
             EditFailure: A model's kernel breaks a constraint.
         """
         directive = proposal.directive
-        step = proposal.origin is Origin.TRANSFORM and directive is not None
-        if not proposal.calls or (step and directive.backend is Backend.HOST):
+        by_host = directive is not None and directive.backend is Backend.HOST
+        if not proposal.calls or (by_host and proposal.origin is Origin.TRANSFORM):
             return
         broken = violation(self.recorder.state.constraints, directive, kernel.configuration)
         if broken:
