@@ -248,7 +248,7 @@ class _Question:
         match ending:
             case Ending.BROKEN if attempt.error is not None:
                 error, attempt.error = attempt.error, None
-                return trouble_of(error, self._owner.keys, host)
+                return trouble_of(error, self._owner.keys, host, self._model.model)
             case Ending.LATE:
                 seconds = self._limits.call_ms / 1000
                 line = f"{host}: not done within {seconds:g} s"

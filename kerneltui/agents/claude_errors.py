@@ -26,7 +26,7 @@ _REMEDIES = {
     401: "the key was not accepted; set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN for a gateway)",
     402: "there is no credit; look at the account of ANTHROPIC_API_KEY",
     403: "the key of ANTHROPIC_API_KEY may not do this",
-    404: "there is no such model or address; look at model and base_url in agents.toml",
+    404: "there is nothing at this address; look at base_url and model in agents.toml",
     413: "the prompt is too large for the server",
 }
 
@@ -50,17 +50,18 @@ class Trouble:
     billed: bool = False
 
 
-def trouble_of(error: BaseException, keys: Keys, host: str) -> Trouble:
+def trouble_of(error: BaseException, keys: Keys, host: str, model: str = "") -> Trouble:
     """Sorts an error of the SDK or of the HTTP client below it.
 
     Args:
         error: What was raised.
         keys: Kept out of the line.
         host: The server, for the line.
+        model: Which was asked.
     """
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
-        return _of_status(error, status, keys, host)
+        return _of_status(error, status, keys, host, model)
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"APITimeoutError", "TimeoutException"}:
         # Without a connection nobody has worked; after it, somebody may have.
@@ -98,8 +99,11 @@ def _number(text: str | None) -> float | None:
     return value if 0 <= value < 1e9 else None
 
 
-def _of_status(error: BaseException, status: int, keys: Keys, host: str) -> Trouble:
+def _of_status(error: BaseException, status: int, keys: Keys, host: str, model: str) -> Trouble:
     said, kind = _said(error)
+    if status == 404 and model and (model in said or "model" in said.lower()):
+        line = f"no such model {one_line(model)} at {host}, /model ROLE NAME to change"
+        return Trouble(FailureKind.UNKNOWN_MODEL, keys.hide(line), False)
     headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", {})
     word = ""
     if status < 400:

@@ -110,11 +110,13 @@ def _tool(tool: Tool, *, strict: bool) -> dict[str, Any]:
 
 
 def _choice(call: ModelCall, *, force: bool) -> dict[str, Any]:
+    # One call is one proposal; a second one beside it could only be thrown away.
+    one = {"disable_parallel_tool_use": True}
     if not (call.must_use and force):
-        return {"type": "auto"}
+        return {"type": "auto", **one}
     if len(call.tools) == 1:
-        return {"type": "tool", "name": call.tools[0].name}
-    return {"type": "any"}
+        return {"type": "tool", "name": call.tools[0].name, **one}
+    return {"type": "any", **one}
 
 
 def _thinking(model: RoleModel) -> dict[str, Any] | None:

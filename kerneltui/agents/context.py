@@ -19,6 +19,7 @@ from kerneltui.agents.evidence import (
     siblings_text,
     steering_text,
 )
+from kerneltui.agents.fenced import fenced
 from kerneltui.agents.hand_over import handed_over_text
 from kerneltui.agents.measured import failed_children_text, record_text
 from kerneltui.agents.model_port import Block
@@ -100,7 +101,7 @@ def standing(material: Material, view: SearchView, notes: str = "") -> tuple[Blo
     general = "\n\n".join(
         [
             prompt("system", target=material.target, ranks=material.ranks),
-            f"## kernel.h\n\n```c\n{contract}\n```",
+            f"## kernel.h\n\n{fenced(contract, 'c')}",
             "## Moving data\n\n" + "\n\n".join(digests),
             "## The directive\n\n" + prompt("directive", rules=_rules(material)),
         ]
@@ -108,8 +109,8 @@ def standing(material: Material, view: SearchView, notes: str = "") -> tuple[Blo
     machine = "\n".join(f"- {key}: {value}" for key, value in view.state.environment.items())
     session = "\n\n".join(
         [
-            f"## The workload\n\n```toml\n{material.workload}\n```\n\n"
-            f"```python\n{material.reference}\n```",
+            f"## The workload\n\n{fenced(material.workload, 'toml')}\n\n"
+            f"{fenced(material.reference, 'python')}",
             f"## This machine\n\n{machine}",
             f"## What is possible\n\n{limits_text(view.state)}",
         ]
@@ -155,8 +156,8 @@ def body(
             "## The human says\n\nFollow this; answer the messages in `answer`, in a sentence or two."
             f"\n\n{steering}"
         )
-    source = view.source(candidate)
-    parts.append(f"## {candidate}, {view.kernel_file}\n\n```{material.language}\n{source}\n```")
+    source = fenced(view.source(candidate), material.language)
+    parts.append(f"## {candidate}, {view.kernel_file}\n\n{source}")
     return "\n\n".join(parts), numbers
 
 

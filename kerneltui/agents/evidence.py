@@ -36,16 +36,16 @@ def limits_text(state: State) -> str:
 
 def candidate_evidence(candidate: Candidate, state: State) -> str:
     """Directive, tunables, verdict and times of a candidate, or why it failed."""
-    lines = [f"{candidate.id} ({state.state_of(candidate.id)}): {candidate.reason}"]
+    lines = [f"{candidate.id} ({state.state_of(candidate.id)}): {_flat(candidate.reason)}"]
     if candidate.directive is not None:
         lines.append(f"directive: {candidate.directive.summary()}")
     if candidate.configuration:
         values = ", ".join(f"{key}={value}" for key, value in candidate.configuration.items())
         lines.append(f"tunables: {values}")
-    lines += [f"lint: {finding}" for finding in candidate.findings]
+    lines += [f"lint: {_flat(finding)}" for finding in candidate.findings]
     if candidate.failure is not None:
         failure = candidate.failure
-        lines.append(f"failed in {failure.stage} ({failure.kind}): {failure.reason}")
+        lines.append(f"failed in {failure.stage} ({failure.kind}): {_flat(failure.reason)}")
     measurement = candidate.measurement
     if measurement is not None:
         lines.append(
@@ -89,7 +89,7 @@ def history_text(candidates: Iterable[Candidate]) -> str:
 def rejections(candidates: Sequence[Candidate]) -> str:
     """What the human turned down and why."""
     lines = [
-        f"- {c.id} ({c.reason}): {c.note}"
+        f"- {c.id} ({_flat(c.reason)}): {c.note}"
         for c in candidates
         if c.decision is DecisionKind.REJECTED and c.decided_by == "human" and c.note
     ]
@@ -98,10 +98,15 @@ def rejections(candidates: Sequence[Candidate]) -> str:
 
 def _line(candidate: Candidate) -> str:
     if candidate.failure is not None:
-        found = f"failed in {candidate.failure.stage}: {candidate.failure.reason}"
+        found = f"failed in {candidate.failure.stage}: {_flat(candidate.failure.reason)}"
     elif candidate.measurement is not None:
         gain = candidate.measurement.geomean.ratio()[0]
         found = f"{candidate.measurement.verdict}, {gain:.3f}x of {candidate.measurement.against}"
     else:
         found = "not measured" if candidate.phase is not Phase.INTERRUPTED else "interrupted"
-    return f"- {candidate.id} {candidate.reason}: {found}"
+    return f"- {candidate.id} {_flat(candidate.reason)}: {found}"
+
+
+def _flat(text: str) -> str:
+    """One line: what a kernel or a tool says cannot begin a section."""
+    return " ".join(text.split())

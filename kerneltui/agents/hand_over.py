@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from kerneltui.agents.fast_path import landing_point, passed
 from kerneltui.agents.news import HandOver
 from kerneltui.agents.port import SearchView
+from kerneltui.agents.unknown_model import unknown_model
 from kerneltui.model.candidate import AgentName, Candidate, Phase
 from kerneltui.model.state import State
 
@@ -53,7 +54,9 @@ def failures(view: SearchView) -> list[Candidate]:
 def gave_up(view: SearchView) -> bool:
     """Whether the fast path has used all repairs, or nothing comes of its attempts."""
     fruitless = view.state.fruitless.get(str(AgentName.FAST), 0)
-    return len(failures(view)) >= MOST_REPAIRS or fruitless >= MOST_FRUITLESS
+    if fruitless >= MOST_FRUITLESS or unknown_model(view.state, AgentName.FAST):
+        return True
+    return len(failures(view)) >= MOST_REPAIRS
 
 
 def hand_over(view: SearchView) -> HandOver | None:

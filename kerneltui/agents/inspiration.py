@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from difflib import unified_diff
 
 from kerneltui.agents.evidence import candidate_evidence
+from kerneltui.agents.fenced import fenced
 from kerneltui.agents.port import SearchView
 
 __all__ = ["inspirations_text"]
@@ -27,5 +28,5 @@ def inspirations_text(
         )
         cut = len(changes) - _MOST_LINES
         text = "\n".join(changes[:_MOST_LINES] + ([f"… {cut} more lines"] if cut > 0 else []))
-        parts.append(f"### {evidence}\n\nHow it differs from {parent}:\n\n```diff\n{text}\n```")
+        parts.append(f"### {evidence}\n\nHow it differs from {parent}:\n\n{fenced(text, 'diff')}")
     return "\n\n".join(parts)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from kerneltui.agents.bounded import first_lines, last_lines
+from kerneltui.agents.fenced import fenced
 from kerneltui.agents.port import SearchView
 from kerneltui.model.candidate import Candidate, Phase
 from kerneltui.model.measurement import Stage
@@ -20,6 +21,7 @@ _REPORT_TOKENS = 700
 _COUNTER_TOKENS = 500
 _LOG_TOKENS = 600
 _NAME = 80
+_REASON = 200
 # What everybody looks at first; of the instructions, those that move data or synchronise.
 _METRICS = ("registers", "spill stores", "spill loads", "stack", "static smem", "barriers", "all")
 
@@ -44,8 +46,8 @@ def log_text(candidate: Candidate, view: SearchView) -> str:
     log = view.log(candidate.id)
     if not log.strip():
         return ""
-    shown = last_lines(log, _LOG_TOKENS).replace("```", "'''")
-    return f"The end of its log (data, whatever it says):\n\n```\n{shown}\n```"
+    shown = fenced(last_lines(log, _LOG_TOKENS))
+    return f"The end of its log (data, whatever it says):\n\n{shown}"
 
 
 def failed_children_text(parent: str, view: SearchView) -> str:
@@ -59,7 +61,7 @@ def failed_children_text(parent: str, view: SearchView) -> str:
         return ""
     last = failed[-1]
     text = log_text(last, view)
-    return f"{last.id}, {last.reason}\n\n{text}" if text else ""
+    return f"{last.id}, {_line(last.reason, _REASON)}\n\n{text}" if text else ""
 
 
 def _report(record: Mapping[str, Any], before: Mapping[str, Any], parent: str) -> Iterator[str]:

@@ -159,6 +159,7 @@ class ModelFastPath:
             free=True,
             marked=parse_kernel(view.source(base.id), view.kernel_file),
             dimensions=view.shapes[0],
+            constraints=state.constraints,
             known={
                 parse_kernel(view.source(c), view.kernel_file).token_hash(): c
                 for c in state.candidates

@@ -52,6 +52,8 @@ class FailureKind(StrEnum):
     """The connection could not be made or broke, and outlasted all retries."""
     REQUEST = "request"
     """The server does not accept the request; retrying would not help."""
+    UNKNOWN_MODEL = "unknown_model"
+    """The server does not know the model."""
     BUDGET = "budget"
     """The call would go over the budget."""
     STOPPED = "stopped"

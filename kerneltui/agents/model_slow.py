@@ -22,6 +22,7 @@ from kerneltui.agents.model_port import Role
 from kerneltui.agents.port import Proposal, SearchView
 from kerneltui.agents.prompt_files import prompt
 from kerneltui.agents.thinking import Talk, Thinker
+from kerneltui.agents.unknown_model import unknown_model
 from kerneltui.agents.writing import Request, Written, write
 from kerneltui.model.attempts import speaker
 from kerneltui.model.candidate import AgentName, Origin
@@ -135,7 +136,9 @@ class ModelSlowPath:
         return self.thinker.take()
 
     def rests(self, view: SearchView, arm: str) -> bool:
-        """Whether a model has come to nothing too often in a row."""
+        """Whether a model has come to nothing too often in a row, or the server does not know it."""
+        if unknown_model(view.state, self.name, arm):
+            return True
         return view.state.fruitless.get(speaker(str(self.name), arm), 0) >= MOST_FRUITLESS
 
     def may_begin(self, view: SearchView) -> bool:
@@ -168,6 +171,7 @@ class ModelSlowPath:
             parent=kernel,
             free=False,
             dimensions=view.shapes[0],
+            constraints=state.constraints,
             known=self._known(view),
             model=arm,
         )

@@ -5,14 +5,21 @@ from __future__ import annotations
 from importlib.resources import files
 from string import Template
 
+from kerneltui.agents.fenced import fenced
+
 __all__ = ["prompt"]
+
+_KERNELS = ("source", "other_source")
 
 
 def prompt(name: str, **fields: object) -> str:
-    """Returns the text of a prompt file with its fields filled in.
+    """Returns the text of a prompt file with its fields filled in; kernel text is put between fences.
 
     Raises:
         KeyError: The file has a field that was not given.
     """
     text = files("kerneltui.agents").joinpath("prompts", f"{name}.md").read_text(encoding="utf-8")
-    return Template(text).substitute({key: str(value) for key, value in fields.items()}).strip()
+    filled = {
+        key: fenced(str(value)) if key in _KERNELS else str(value) for key, value in fields.items()
+    }
+    return Template(text).substitute(filled).strip()

@@ -18,6 +18,7 @@ from kerneltui.agents.model_slow import ModelSlowPath
 from kerneltui.agents.news import Migrates
 from kerneltui.agents.port import Proposal, SearchView
 from kerneltui.agents.slow_path import OfflineSlowPath
+from kerneltui.agents.unknown_model import unknown_model
 from kerneltui.agents.writing import Request
 from kerneltui.model.candidate import AgentName
 from kerneltui.search.arms import OFFLINE, pulls_of, slot_micro_usd
@@ -96,6 +97,9 @@ class SharedSlowPath:
             return "ready"
         if not self.models.may_begin(view):
             return "waits for the fast path"
+        for name in self.names():
+            if unknown_model(view.state, self.name, name):
+                return f"rests: no such model {name}, /model slow NAME to change"
         return f"rests after {MOST_FRUITLESS} attempts without a proposal; pause and go on to retry"
 
     def answer(self, text: str) -> str:
@@ -133,7 +137,10 @@ class SharedSlowPath:
         return tuple(arms)
 
     def _from_search(self, view: SearchView) -> Proposal | None:
-        """The search's next proposal, at home where its parent is. Messages are left to models."""
+        """The search's next proposal, at home where its parent is.
+
+        Messages are left to models; where all of them rest, the search says that it cannot read them.
+        """
         if self.search is None or self._dry == _mark(view):
             return None
         found = self.search.propose(view)
@@ -143,7 +150,16 @@ class SharedSlowPath:
         count = self.islands.count
         home = home_of(view.state.candidates[found.parents[0]], count)
         island = home or next_island(view.state, count)
-        return replace(found, arm=OFFLINE, island=island, steers=())
+        steers, answer = (), ""
+        if self._all_rest(view):
+            steers, answer = None, f"the models rest; {self.search.answer('')}"
+        return replace(found, arm=OFFLINE, island=island, steers=steers, answer=answer)
+
+    def _all_rest(self, view: SearchView) -> bool:
+        """Whether no model of the slow path is asked until the human does something about it."""
+        return self.models.may_begin(view) and all(
+            self.models.rests(view, name) for name in self.names()
+        )
 
     def _migrate(self, view: SearchView) -> None:
         """Tells the engine when it is time for islands to take over each other's best."""

@@ -21,11 +21,14 @@ from kerneltui.agents.tools import PROPOSE, directive_of
 from kerneltui.model.directive import Backend, Directive
 from kerneltui.model.errors import DefinitionError, RecordError
 from kerneltui.model.kernel import Kernel, parse_kernel
+from kerneltui.model.steering import Constraint
+from kerneltui.search.constraints import violation
 
 __all__ = ["Request", "Written", "write"]
 
 _EDIT_FIELDS = ("file", "region", "edits", "rewrite")
 _REASON_CHARACTERS = 100
+_SEVERAL = "You called `propose` {count} times, and none was taken: call it once, with all edits of a kernel."
 
 
 def _no_marks() -> Mapping[str, str]:
@@ -47,6 +50,7 @@ class Request:
         dimensions: Of the first tune shape, for the directive.
         known: Token hashes of all candidates, by which their ids are found.
         repairs: How often the model may mend what it wrote.
+        constraints: What the human banned and forced.
         model: Which of the role's models is asked; empty is its first.
     """
 
@@ -59,6 +63,7 @@ class Request:
     dimensions: Mapping[str, int]
     known: Mapping[str, str] = field(default_factory=_no_marks)
     repairs: int = 3
+    constraints: Sequence[Constraint] = ()
     marked: Kernel | None = None
     model: str = ""
 
@@ -90,16 +95,23 @@ def write(talk: Talk, request: Request) -> Written:
             request.role, request.system, turns, [PROPOSE], True, purpose, request.model
         )
         reply = talk.ask(call)
-        answer = dict(reply.tools[0].input) if reply.tools else {}
-        problem, detail = _Reading(request).read(answer)
+        answers = [dict(used.input) for used in reply.tools]
+        if len(answers) > 1:
+            problem, detail = _SEVERAL.format(count=len(answers)), ""
+        else:
+            problem, detail = _Reading(request).read(answers[0] if answers else {})
         if isinstance(problem, Written):
             return problem
         turns = [
             *turns,
-            Turn("assistant", f"I called propose with:\n{json.dumps(answer)[:20_000]}"),
+            Turn("assistant", f"I called propose with:\n{_shown(answers)}"),
             Turn("user", detail or f"{problem}\n\nCall `propose` again."),
         ]
     raise NothingProposed(str(problem), detail)
+
+
+def _shown(answers: Sequence[Mapping[str, Any]]) -> str:
+    return "\n".join(json.dumps(answer) for answer in answers or [{}])[:20_000]
 
 
 @dataclass(slots=True)
@@ -130,6 +142,9 @@ class _Reading:
         clash = _clash(stated, declared)
         if clash:
             return clash, ""
+        broken = self._broken(kernel, declared)
+        if broken:
+            return f"It does not keep to what the human asks: {broken}. Propose what does.", ""
         reason = " ".join(str(answer.get("reason", "")).split())[:_REASON_CHARACTERS]
         return Written(
             source=applied.source,
@@ -150,6 +165,12 @@ class _Reading:
         check_marks(kernel)
         if self.request.marked is not None and stated.backend is Backend.HOST:
             prove_marked(self.request.marked, kernel)
+
+    def _broken(self, kernel: Kernel, declared: Directive) -> str:
+        """What the human asks and the kernel does not do; a step that the host still drives is free."""
+        if self.request.free and declared.backend is Backend.HOST:
+            return ""
+        return violation(self.request.constraints, declared, kernel.configuration)
 
     def _declared(self, kernel: Kernel, stated: Directive) -> Directive:
         """What the file says; what was stated if it says nothing and its frozen text cannot."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 from kerneltui.agents.edits.failure import EditFailure, EditKind
@@ -16,6 +17,7 @@ from kerneltui.model.directive import Backend
 from kerneltui.model.errors import DefinitionError
 from kerneltui.model.kernel import Kernel, Language, parse_kernel
 from kerneltui.model.measurement import FailureKind, Stage
+from kerneltui.search.constraints import violation
 from kerneltui.targets.cuda.finding import Finding, one_line
 
 __all__ = ["ProposalCheck"]
@@ -29,6 +31,10 @@ def _marks() -> dict[str, str]:
     return {}
 
 
+def _no_findings() -> dict[str, tuple[Finding, ...]]:
+    return {}
+
+
 @dataclass(slots=True)
 class ProposalCheck:
     """Checks declarations, frozen text and novelty against the candidates of a session."""
@@ -36,6 +42,7 @@ class ProposalCheck:
     recorder: Recorder
     kernel_file: str
     _marks: dict[str, str] = field(default_factory=_marks)
+    _linted: dict[str, tuple[Finding, ...]] = field(default_factory=_no_findings)
 
     def kernel(self, candidate: str) -> Kernel:
         """Parses the kernel of a candidate."""
@@ -67,18 +74,29 @@ class ProposalCheck:
             dimensions = state.shapes[0].dimensions
             found += lint_directive(kernel, proposal.directive, dimensions, state.ranks)
         if state.target == "cuda":
-            found += lint_device_code(proposal.source, LintContext(gin=True))
+            found += self._device_findings(kernel)
         found.sort(key=lambda finding: finding.line)
         return tuple(one_line(finding, self.kernel_file) for finding in found[:_MOST_FINDINGS])
 
+    def _device_findings(self, kernel: Kernel) -> tuple[Finding, ...]:
+        """What the lint says of device code; it reads no values, so kernels that differ in them share it."""
+        text = kernel.render({tunable.name: tunable.values[0] for tunable in kernel.tunables})
+        key = hashlib.sha256(text.encode()).hexdigest()
+        if key not in self._linted:
+            self._linted[key] = lint_device_code(text, LintContext(gin=True))
+        return self._linted[key]
+
     def _hold(self, proposal: Proposal, kernel: Kernel) -> None:
-        """Holds text and marks against the parent, whoever made them and however.
+        """Holds text and marks against the parent, and what a model made against the constraints.
 
         Raises:
-            EditFailure: Frozen text is changed, would be by what a region leaves open, or marks are not
-                proven.
+            EditFailure: Frozen text is changed, would be by what a region leaves open, marks are not
+                proven, or a constraint is broken.
         """
+        self._keeps(proposal, kernel)
         if proposal.origin is Origin.TRANSFORM:
+            if not proposal.calls:
+                return  # of the workload's library, whose author is the user
             check_marks(kernel)
             if proposal.directive is not None and proposal.directive.backend is Backend.HOST:
                 prove_marked(self.kernel(self._sound(proposal.parents[0])), kernel)
@@ -88,6 +106,22 @@ class ProposalCheck:
                 reason = f"it changes text outside the evolve regions of {proposal.parents[0]}"
                 raise EditFailure(EditKind.FROZEN, reason)
             check_closed(kernel, pieces_of(proposal.source).free, pieces_of(parent.source).free)
+
+    def _keeps(self, proposal: Proposal, kernel: Kernel) -> None:
+        """Refuses what the human banned meanwhile; a step that the host still drives is free.
+
+        Raises:
+            EditFailure: A model's kernel breaks a constraint.
+        """
+        directive = proposal.directive
+        by_host = directive is not None and directive.backend is Backend.HOST
+        if not proposal.calls or (by_host and proposal.origin is Origin.TRANSFORM):
+            return
+        broken = violation(self.recorder.state.constraints, directive, kernel.configuration)
+        if broken:
+            raise EditFailure(
+                EditKind.DECLARATION, f"it does not keep to what the human asks: {broken}"
+            )
 
     def _sound(self, candidate: str) -> str:
         """The nearest ancestor that passed its evaluation: a repair stands on that, not on what failed."""

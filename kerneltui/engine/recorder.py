@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,7 @@ from kerneltui.session.repository import Session
 __all__ = ["NOTES_FILE", "Recorder", "candidate_number", "now_ns", "unheard"]
 
 AGENT_MAIL = "agents@kerneltui.invalid"
+_QUOTED = 120  # characters of a message
 NOTES_FILE = "notes.md"
 """The lab notes, in the tree of every candidate."""
 
@@ -115,7 +116,9 @@ class Recorder:
             parents=parents,
             subject=f"{identifier}: {proposal.reason}",
             body="",
-            trailers=_trailers(identifier, proposal, steers) | self._cost_trailers(proposal.calls),
+            trailers=_trailers(identifier, proposal)
+            | self._steer_trailers(steers)
+            | self._cost_trailers(proposal.calls),
             author=self._author(proposal.agent),
             at_ns=at,
         )
@@ -141,6 +144,11 @@ class Recorder:
             )
         )
         return identifier
+
+    def _steer_trailers(self, steers: tuple[int, ...]) -> dict[str, Sequence[str]]:
+        """The messages that a proposal follows, a trailer for each: its number and what it says."""
+        told = {steer.number: " ".join(steer.text.split()) for steer in self.state.steers}
+        return {"Kerneltui-Steer": [f'{number} "{_cut(told[number])}"' for number in steers]}
 
     def _cost_trailers(self, calls: tuple[int, ...]) -> dict[str, str]:
         """Which models a proposal took, and what that cost."""
@@ -198,8 +206,12 @@ def _note_text(body: Mapping[str, Any]) -> bytes:
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-def _trailers(identifier: str, proposal: Proposal, steers: tuple[int, ...]) -> dict[str, str]:
-    trailers = {
+def _cut(text: str) -> str:
+    return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 1]}…"
+
+
+def _trailers(identifier: str, proposal: Proposal) -> dict[str, str | Sequence[str]]:
+    trailers: dict[str, str | Sequence[str]] = {
         "Kerneltui-Candidate": identifier,
         "Kerneltui-Parent": " ".join(proposal.parents),
         "Kerneltui-Agent": str(proposal.agent),
@@ -220,6 +232,4 @@ def _trailers(identifier: str, proposal: Proposal, steers: tuple[int, ...]) -> d
         trailers["Kerneltui-Arm"] = proposal.arm
     if proposal.inspirations:
         trailers["Kerneltui-Inspiration"] = " ".join(proposal.inspirations)
-    if steers:
-        trailers["Kerneltui-Steer"] = " ".join(str(number) for number in steers)
     return trailers

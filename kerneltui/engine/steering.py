@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kerneltui.agents.model_port import Role
+from kerneltui.agents.model_port import ModelCall, Role, Turn
 from kerneltui.engine.errors import Refused
 from kerneltui.engine.lab_notes import write_notes
 from kerneltui.engine.recorder import now_ns
 from kerneltui.model.command import ChooseModel, Constrain, Steer, WriteNotes
+from kerneltui.model.directive import FIELDS
 from kerneltui.model.event import (
+    AgentMessage,
     ConstraintKind,
     ConstraintSet,
     ModelChosen,
@@ -18,6 +20,7 @@ from kerneltui.model.event import (
 )
 from kerneltui.model.kernel import Tunable
 from kerneltui.search.arms import OFFLINE
+from kerneltui.search.constraints import directive_problem
 
 if TYPE_CHECKING:
     from kerneltui.engine.tuner import Tuner
@@ -68,25 +71,35 @@ def _choose_model(tuner: Tuner, command: ChooseModel) -> None:
     name = " ".join(names)
     tuner.recorder.record(ModelChosen(at=now_ns(), role=command.role, model=name))
     tuner.model.set_model(Role(command.role), name)
+    for one in names:
+        _warn_without_price(tuner, Role(command.role), one)
+
+
+def _warn_without_price(tuner: Tuner, role: Role, name: str) -> None:
+    """Says so if it is not known what a model costs, since no limit in money can hold for it."""
+    assert tuner.model is not None
+    _, price = tuner.model.quote(ModelCall(role, (), [Turn("user", "?")], model=name))
+    if price is not None:
+        return
+    text = (
+        f"no price of {name} is known: what it costs is unknown, and a budget in money cannot limit it; "
+        f"[prices.{name}] in agents.toml names one, tokens in [budget] is a limit without one"
+    )
+    tuner.recorder.record(AgentMessage(at=now_ns(), agent="engine", text=text))
 
 
 def _constrain(tuner: Tuner, command: Constrain) -> None:
     recorder = tuner.recorder
     name, value = command.field, command.value
     if command.kind is ConstraintKind.PIN:
-        if command.active and value not in recorder.state.candidates:
-            raise Refused(f"there is no candidate {value}")
         name = ""
-    else:
-        tunable = _tunable(tuner, name)
-        name = tunable.name
-        if command.active or value:
-            legal = [str(item) for item in tunable.values]
-            if value not in legal:
-                raise Refused(f"{name} has no value '{value}'; it has {' '.join(legal)}")
     if not command.active:
         _lift(tuner, command.kind, name, value)
         return
+    if command.kind is not ConstraintKind.PIN:
+        name = _choice(tuner, name, value)
+    elif value not in recorder.state.candidates:
+        raise Refused(f"there is no candidate {value}")
     recorder.record(ConstraintSet(at=now_ns(), kind=command.kind, field=name, value=value))
 
 
@@ -95,26 +108,53 @@ def _lift(tuner: Tuner, kind: ConstraintKind, name: str, value: str) -> None:
         constraint
         for constraint in tuner.recorder.state.constraints
         if constraint.kind is kind
-        and constraint.field == name
+        and constraint.field.lower() == name.lower()
         and (not value or constraint.value == value)
     ]
     if not standing:
         raise Refused(f"there is no {kind} of {name or 'a candidate'} to lift")
     for constraint in standing:
         tuner.recorder.record(
-            ConstraintSet(at=now_ns(), kind=kind, field=name, value=constraint.value, active=False)
+            ConstraintSet(
+                at=now_ns(),
+                kind=kind,
+                field=constraint.field,
+                value=constraint.value,
+                active=False,
+            )
         )
 
 
-def _tunable(tuner: Tuner, name: str) -> Tunable:
-    """Finds a choice by its name, in any case, in the kernels that were proposed, newest first."""
-    state = tuner.recorder.state
-    for identifier in reversed(state.candidates):
+def _choice(tuner: Tuner, name: str, value: str) -> str:
+    """The tunable or the field of the directive that is meant, which has the value.
+
+    A tunable of the newest kernel comes first, in any case, since the search without a model follows it,
+    too; where it has not the value, the field of the same name may.
+
+    Raises:
+        Refused: There is none, or it has no such value.
+    """
+    tunables = _tunables(tuner)
+    field = name.lower()
+    found = next((tunable for tunable in tunables if tunable.name.lower() == field), None)
+    legal = [str(item) for item in found.values] if found else []
+    if found is not None and value in legal:
+        return found.name
+    if field in FIELDS:
+        problem = directive_problem(field, value)
+        if problem:
+            raise Refused(problem)
+        return field
+    if found is not None:
+        raise Refused(f"{found.name} has no value '{value}'; it has {' '.join(legal)}")
+    known = ", ".join([*(tunable.name for tunable in tunables), *FIELDS])
+    raise Refused(f"'{name}' is no choice of this kernel or of the directive; there are {known}")
+
+
+def _tunables(tuner: Tuner) -> tuple[Tunable, ...]:
+    """The choices of the newest kernel that has any."""
+    for identifier in reversed(tuner.recorder.state.candidates):
         tunables = tuner.kernel(identifier).tunables
-        for tunable in tunables:
-            if tunable.name.lower() == name.lower():
-                return tunable
         if tunables:
-            known = ", ".join(tunable.name for tunable in tunables)
-            raise Refused(f"'{name}' is not a choice of this kernel; it has {known}")
-    raise Refused(f"'{name}' is not known: no kernel with choices was proposed yet")
+            return tunables
+    return ()

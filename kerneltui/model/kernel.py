@@ -355,7 +355,9 @@ def _definition(name: str, language: Language) -> re.Pattern[str]:
     if language is Language.PYTHON:
         head = rf"{name}(?:\s*:\s*[\w.]+)?\s*=\s*[\"']?"
         return re.compile(rf"^(?P<head>{head})(?P<value>-?\w+)(?=[\"']?\s*(?:#.*)?$)")
-    return re.compile(rf"^(?P<head>\s*#\s*define\s+{name}\s+)(?P<value>\S+)")
+    # Nothing but a comment follows: code in this line would be a part of the value that nobody reads.
+    rest = r"(?=\s*(?://(?!.*\\\s*$).*|/\*(?:(?!\*/).)*\*/\s*)?$)"
+    return re.compile(rf"^(?P<head>\s*#\s*define\s+{name}\s+)(?P<value>\S+){rest}")
 
 
 def _define(line: str, name: str, value: str, language: Language) -> str:

@@ -113,8 +113,7 @@ class History:
         self._steer(self._bans, {**self._forces, name: value})
 
     def release(self, name: str) -> None:
-        """Lifts all bans and the force on a parameter."""
-        self.space.position(name)
+        """Lifts all bans and the force on a parameter; of one that is not here there is nothing to lift."""
         bans = {ban: None for ban in self._bans if ban[0] != name}
         self._steer(bans, {key: value for key, value in self._forces.items() if key != name})
 

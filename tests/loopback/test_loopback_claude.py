@@ -164,7 +164,7 @@ def test_the_request_says_what_was_meant():
     assert marked == ["block 0", "block 1", "block 2", "block 5"]
     assert [part["text"] for part in body["system"]][-1] == "fresh"
     assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
-    assert body["tool_choice"] == {"type": "auto"}
+    assert body["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
     [tool] = body["tools"]
     assert tool["strict"] is True
     assert tool["input_schema"]["additionalProperties"] is False
@@ -197,7 +197,8 @@ def test_a_role_is_asked_as_configured():
     assert second.body["model"] == "other-model"
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 2_000}
     assert body["output_config"] == {"effort": "low"}
-    assert body["tool_choice"] == {"type": "tool", "name": "patch"}
+    one = {"disable_parallel_tool_use": True}
+    assert body["tool_choice"] == {"type": "tool", "name": "patch", **one}
     assert "strict" not in body["tools"][0]
     assert body["tools"][0]["input_schema"] == PATCH.schema
     assert "cache_control" not in str(body)
@@ -291,6 +292,18 @@ def test_what_no_retry_can_cure_ends_at_once(status, named):
     assert KEY not in failure.reason
     assert "99999999" not in failure.reason
     assert "\x1b" not in failure.reason
+
+
+@pytest.mark.parametrize("said", ["model: {}", "The model `{}` does not exist.", "Model not found"])
+def test_a_model_that_the_server_does_not_know_is_named_once(said):
+    step = Step("no", status=404, error={"message": said.format("claude-nowhere")})
+    with bench(step) as it:
+        it.model.set_model(Role.FAST, "claude-nowhere")
+        failure = it.fails()
+    assert failure.kind is FailureKind.UNKNOWN_MODEL
+    assert failure.attempts == 1
+    assert "no such model claude-nowhere at " in failure.reason
+    assert failure.reason.endswith("/model ROLE NAME to change")
 
 
 @pytest.mark.parametrize("cut", ["before", "close", "reset", "clean"])

@@ -382,3 +382,32 @@ def test_without_git_there_is_no_merge(monkeypatch: pytest.MonkeyPatch, tmp_path
     with pytest.raises(EditFailure) as caught:
         carry_over(KERNEL, parse_kernel(swapped("tail = 3", "tail = 4")), KERNEL)
     assert caught.value.kind is EditKind.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("new", "what"),
+    [
+        ("total = (", "a bracket"),
+        ("total = [", "a bracket"),
+        ("total = 1)", "a bracket"),
+        ("total = (1]", "a bracket"),
+        ("total = (\n    1,\n)", ""),
+        ('total = f"({first}" # (', ""),
+        ("total = {1: [2, (3,)]}[1][0]", ""),
+    ],
+)
+def test_what_a_region_of_python_opens_is_closed_in_it(new: str, what: str):
+    source = (
+        "def run(first):\n"
+        "    # kerneltui: evolve begin sum\n"
+        "    total = first\n"
+        "    # kerneltui: evolve end\n"
+        "    first.frozen()\n"
+    )
+    kernel = parse_kernel(source, "kernel.py")
+    changed = source.replace("    total = first\n", new.replace("total", "    total") + "\n")
+    if not what:
+        assert verify(kernel, changed)[0].source == changed
+        return
+    with pytest.raises(EditFailure, match=f"the region sum leaves {what} open"):
+        verify(kernel, changed)

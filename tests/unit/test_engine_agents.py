@@ -38,7 +38,7 @@ from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
 from kerneltui.model.agent_event import HandedOver, ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.candidate import AgentName, Failure, Origin, Phase
-from kerneltui.model.command import Interrupt, StopEngine, WriteNotes
+from kerneltui.model.command import ChooseModel, Interrupt, StopEngine, WriteNotes
 from kerneltui.model.event import (
     AcceptRule,
     BudgetSet,
@@ -284,6 +284,43 @@ def test_attempts_that_come_to_nothing_are_events_and_end_after_a_few(folder: Pa
     assert state.ended == "the search has nothing left to propose"
 
 
+def test_a_model_that_the_server_does_not_know_is_asked_once_in_each_role(folder: Path) -> None:
+    no_such = "no such model model-x at host, /model ROLE NAME to change"
+    model = ScriptedModel([ModelFailure(FailureKind.UNKNOWN_MODEL, no_such, model="model-x")])
+    state = run(folder, model)
+    found = [event for event in events_of(folder) if isinstance(event, ProposalFailed)]
+    assert [(event.agent, event.reason) for event in found] == [
+        ("fast", f"unknown_model: {no_such}"),
+        ("slow", f"unknown_model: {no_such}"),
+    ]
+    assert state.ended == "the search has nothing left to propose"
+    with Session.open(folder, writable=True) as session:
+        recorder = Recorder(session, load_state(session), "kernel.cpp", lambda *_: None)
+        recorder.record(ModelChosen(at=state.at + 1, role="fast", model="model-y"))
+        recorder.record(BudgetSet(at=state.at + 2, candidates=1, time_ns=None))
+    again = run(folder, ScriptedModel([DESCRIBED, STAGE_A]), candidates=1)
+    assert again.candidates["c0001"].agent is AgentName.FAST, "another model ends the rest"
+
+
+def test_a_model_without_a_price_is_taken_with_a_warning(folder: Path) -> None:
+    def choose() -> None:
+        if not model.chosen:
+            terminal = Terminal(Place(folder, WORKLOAD, exists=True))
+            model.price = None
+            assert terminal.ask(ChooseModel("slow", "gateway-x"))["ok"]
+            model.price = PRICE
+            assert terminal.ask(ChooseModel("judge", "model-y"))["ok"]
+            terminal.socket.close()
+
+    model = ScriptedModel([DESCRIBED, STAGE_A], before=choose)
+    state = run(folder, model, candidates=1, money=10**9)
+    warned = [m.text for m in state.messages if m.agent == "engine" and "no price" in m.text]
+    assert len(warned) == 1
+    assert warned[0].startswith("no price of gateway-x is known: what it costs is unknown, and")
+    assert "a budget in money cannot limit it" in warned[0]
+    assert state.models == {"slow": "gateway-x", "judge": "model-y"}
+
+
 def test_no_call_goes_over_the_budget(folder: Path) -> None:
     model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, tunable("x", "1")])
     state = run(folder, model, candidates=30, money=2 * PRICE)
@@ -332,14 +369,46 @@ def test_a_message_is_part_of_the_next_question_and_is_answered(folder: Path) ->
         state = load_state(session)
         recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
         recorder.record(Steered(at=state.at + 1, number=1, to="slow", text="fewer barriers"))
-        recorder.record(BudgetSet(at=state.at + 2, candidates=3, time_ns=None))
+        long = "and chunks\nof 64 KiB, " + "please " * 40
+        recorder.record(Steered(at=state.at + 2, number=2, to="all", text=long))
+        recorder.record(BudgetSet(at=state.at + 3, candidates=3, time_ns=None))
     model = ScriptedModel([tunable("x", "1")])
     run(folder, model, candidates=3)
     assert "message 1: fewer barriers" in model.asked[0].turns[0].text
     told = [event for event in events_of(folder) if isinstance(event, SteerDelivered)]
     assert [(e.number, e.agent, e.candidate, e.answer) for e in told] == [
-        (1, "slow", "c0003", "as you wish")
+        (1, "slow", "c0003", "as you wish"),
+        (2, "slow", "c0003", "as you wish"),
     ]
+    trailers = subprocess.run(
+        ["git", "-C", str(folder), "log", "-1", "--format=%(trailers:key=Kerneltui-Steer)",
+         "refs/kerneltui/candidates/c0003"],
+        check=True, capture_output=True, text=True,
+    ).stdout.split("\n")  # fmt: skip
+    assert trailers[0] == 'Kerneltui-Steer: 1 "fewer barriers"'
+    assert trailers[1].startswith('Kerneltui-Steer: 2 "and chunks of 64 KiB, please please')
+    assert trailers[1].endswith('…"') and len(trailers[1]) < 150
+
+
+def test_a_proposal_that_breaks_a_force_or_a_ban_goes_back_with_the_reason(folder: Path) -> None:
+    run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B]), candidates=2)
+    with Session.open(folder, writable=True) as session:
+        state = load_state(session)
+        recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
+        for kind, name, value in (("force", "TRANSFER", "push"), ("ban", "issuer", "warp")):
+            asked = ConstraintSet(
+                at=state.at + 1, kind=ConstraintKind(kind), field=name, value=value
+            )
+            recorder.record(asked)
+        recorder.record(BudgetSet(at=state.at + 2, candidates=3, time_ns=None))
+    edits = [{"search": "#define TRANSFER pull", "replace": "#define TRANSFER push"}]
+    kept = {"reason": "push", "directive": stated(WINDOW), "edits": edits}
+    model = ScriptedModel([tunable("x", "1"), kept])
+    state = run(folder, model, candidates=3)
+    assert [call.purpose.endswith("repair 1") for call in model.asked] == [False, True]
+    assert "TRANSFER=push is forced, and this has pull" in model.asked[1].turns[-1].text
+    assert state.candidates["c0003"].configuration["TRANSFER"] == "push"
+    assert state.candidates["c0003"].phase is Phase.MEASURED
 
 
 def test_hidden_shapes_and_wrong_answers_are_not_told(folder: Path) -> None:

@@ -309,7 +309,18 @@ def test_steering_binds_the_search(live):
     terminal = live(evaluator, rule=AcceptRule.AUTO, candidates=30)
     unknown = terminal.ask(Constrain(ConstraintKind.BAN, "NOTHING", "1"))
     assert not unknown["ok"]
+    assert "no choice of this kernel or of the directive" in unknown["error"]
     terminal.wait(lambda s: len(s.candidates) > 1)
+    wrong = terminal.ask(Constrain(ConstraintKind.FORCE, "backend", "fused"))
+    assert not wrong["ok"] and "it has host lsa gin copy_engine" in wrong["error"]
+    assert terminal.ask(Constrain(ConstraintKind.FORCE, "Backend", "lsa"))["ok"]
+    assert terminal.ask(Constrain(ConstraintKind.BAN, "chunk_bytes", "4096"))["ok"]
+    known = len(terminal.state.candidates)
+    terminal.wait(lambda s: len(s.candidates) > known + 1)
+    assert terminal.ask(Constrain(ConstraintKind.FORCE, "BACKEND", "lsa", active=False))["ok"]
+    assert [c.field for c in terminal.state.constraints] == ["chunk_bytes"]
+    known = len(terminal.state.candidates)
+    terminal.wait(lambda s: len(s.candidates) > known + 1)
     assert terminal.ask(Steer("slow", "try larger tiles"))["ok"]
     assert terminal.ask(Constrain(ConstraintKind.BAN, "copy_kind", "COPY_MOVSB"))["ok"]
     assert terminal.ask(Constrain(ConstraintKind.FORCE, "TRANSFER", "push"))["ok"]

@@ -37,8 +37,8 @@ from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
 from kerneltui.model.agent_event import Migrated, ProposalFailed
 from kerneltui.model.candidate import AgentName, Origin
-from kerneltui.model.command import ChooseModel, SetBudget
-from kerneltui.model.event import AcceptRule, CandidateProposed, Event, ModelChosen
+from kerneltui.model.command import ChooseModel, SetBudget, Steer
+from kerneltui.model.event import AcceptRule, CandidateProposed, Event, ModelChosen, SteerDelivered
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.state import State, fold
 from kerneltui.search.arms import OFFLINE, pulls_of, slot_micro_usd
@@ -186,6 +186,29 @@ def test_a_model_that_only_fails_rests_and_the_others_go_on(folder: Path) -> Non
     assert len(state.candidates) == 31
     record = arm_records(("bad",), pulls_of(state))["bad"]
     assert (record.pulls, record.reward, record.micro_usd) == (len(failed), 0.0, 7)
+
+
+def test_the_search_answers_messages_once_all_models_rest(folder: Path) -> None:
+    sent: list[int] = []
+
+    def write() -> None:
+        slow = [call for call in model.asked if call.role is Role.SLOW]
+        if slow and not sent:
+            sent.append(len(model.asked))
+            terminal = Terminal(Place(folder, WORKLOAD, exists=True))
+            terminal.ask(Steer("slow", "fewer barriers"))
+            terminal.socket.close()
+
+    declined = ModelFailure(FailureKind.REFUSED, "the model declined", model="bad", micro_usd=7)
+    model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, declined], before=write)
+    state = run(folder, model, FakeEvaluator(), candidates=16, alone=False)
+    steer = state.steers[0]
+    assert steer.delivered_to == "slow"
+    assert steer.answer.startswith("the models rest; the offline search cannot read prose")
+    events = events_of(folder)
+    failed = [i for i, event in enumerate(events) if isinstance(event, ProposalFailed)]
+    told = [i for i, event in enumerate(events) if isinstance(event, SteerDelivered)]
+    assert len(told) == 1 and told[0] > failed[4], "it waited for the models until all of them rest"
 
 
 def test_the_humans_choice_of_a_model_replaces_the_list(folder: Path) -> None:

@@ -373,3 +373,18 @@ def test_a_condition_with_an_unknown_name_is_an_error_and_not_true():
     kernel = parse_kernel(SMALL.replace("M / RANKS", "ROWS / RANKS"))
     with pytest.raises(ExpressionError, match="'ROWS' is not a known name"):
         kernel.valid(kernel.configuration, [{"M": 1, "RANKS": 2}])
+
+
+@pytest.mark.parametrize("rest", ["", "  ", " // rows", " /* rows */", "\r"])
+def test_a_comment_may_follow_the_value_of_a_tunable(rest: str):
+    kernel = parse_kernel(f"// kerneltui: tunable ROWS in 1 2\n#define ROWS 1{rest}\n")
+    assert kernel.configuration == {"ROWS": 1}
+    assert kernel.render({"ROWS": 2}).endswith(f"#define ROWS 2{rest}\n")
+
+
+@pytest.mark.parametrize(
+    "rest", [" + f()", " ; int x", " \\", " /* open", " /* */ + 1", " // rows \\"]
+)
+def test_code_may_not_follow_the_value_of_a_tunable(rest: str):
+    with pytest.raises(DefinitionError, match="ROWS"):
+        parse_kernel(f"// kerneltui: tunable ROWS in 1 2\n#define ROWS 1{rest}\n")

@@ -141,9 +141,11 @@ def check_closed(kernel: Kernel, free: Sequence[str], before: Sequence[str] = ()
 
 
 def _left_open(text: str, *, python: bool) -> str:
-    """What does not begin and end within a text: a comment, a text, a condition, a block."""
+    """What does not begin and end within a text: a comment, a text, a condition, a block, a bracket."""
     if python:
-        return "a string" if any(m["open"] for m in _PYTHON_WHOLE.finditer(text)) else ""
+        if any(m["open"] for m in _PYTHON_WHOLE.finditer(text)):
+            return "a string"
+        return "" if _balanced(_PYTHON_WHOLE.sub(" ", text), "()[]{}") else "a bracket"
     if any(m["open"] for m in _CPP_WHOLE.finditer(text)):
         return "a raw string"
     rest = _CPP_WHOLE.sub(" ", text)
@@ -161,13 +163,16 @@ def _left_open(text: str, *, python: bool) -> str:
     return "" if branches or _balanced(rest) else "a block"
 
 
-def _balanced(code: str) -> bool:
-    depth = 0
-    for brace in re.findall(r"[{}]", code):
-        depth += 1 if brace == "{" else -1
-        if depth < 0:
+def _balanced(code: str, pairs: str = "{}") -> bool:
+    """Whether what opens is closed, in turn; `pairs` has each opening mark before its closing one."""
+    expected: list[str] = []
+    for mark in (character for character in code if character in pairs):
+        place = pairs.index(mark)
+        if place % 2 == 0:
+            expected.append(pairs[place + 1])
+        elif not expected or expected.pop() != mark:
             return False
-    return depth == 0
+    return not expected
 
 
 def _tunables_set(parent: Kernel, kernel: Kernel) -> tuple[str, ...]:
