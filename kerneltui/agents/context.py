@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from kerneltui.agents.directive_rows import features_of, rows_text
 from kerneltui.agents.evidence import (
     candidate_evidence,
     limits_text,
@@ -107,12 +108,15 @@ def standing(material: Material, view: SearchView, notes: str = "") -> tuple[Blo
         ]
     )
     machine = "\n".join(f"- {key}: {value}" for key, value in view.state.environment.items())
+    words = " ".join(view.state.environment.values()).split()
+    quick = rows_text(features_of(material.target, material.ranks, words))
     session = "\n\n".join(
         [
             f"## The workload\n\n{fenced(material.workload, 'toml')}\n\n"
             f"{fenced(material.reference, 'python')}",
             f"## This machine\n\n{machine}",
             f"## What is possible\n\n{limits_text(view.state)}",
+            *([f"## What is known to be quick here\n\n{quick}"] if quick else []),
         ]
     )
     told = handed_over_text(view, notes)

@@ -43,7 +43,8 @@ def test_a_new_session_tells_the_contract_and_no_hidden_shape(
 
 
 def test_only_what_the_target_has_is_explained() -> None:
-    assert "ld.acquire.sys" not in context("--target", "cpu")
+    cpu = context("--target", "cpu")
+    assert "ld.acquire.sys" not in cpu and "known to be quick" not in cpu
     assert "ld.acquire.sys" in context("--target", "cuda")
 
 
@@ -61,4 +62,5 @@ def test_the_record_of_an_evaluation_is_told() -> None:
     assert record.startswith("What the compiler made of it (sm_90a):\n- gemm_kernel<")
     took = record.split("Its evaluation took: lint ", 1)[1]
     assert took.index("compile") < took.index("verify") < took.index("screen")
+    assert "bulk stores (TMA)" in text and "one store for each tile" in text
     assert "## Handed over by the fast path\n\nLanded at c0001" in text
