@@ -80,7 +80,7 @@ class ModelFastPath:
     @property
     def busy(self) -> bool:
         """Whether a thought is under way, or a proposal waits."""
-        return self.thinker.busy or self.thinker.ready > 0
+        return self.thinker.busy or bool(self.thinker.waiting)
 
     def gave_up(self, view: SearchView) -> bool:
         """Whether all repairs are used, or nothing comes of the attempts."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kerneltui.model.agent_event import Move
 from kerneltui.model.candidate import AgentName, Candidate, DecisionKind, Phase
@@ -68,11 +68,15 @@ def possible_parents(state: State, island: int, islands: int) -> dict[str, float
     return found
 
 
-def next_island(state: State, islands: int) -> int:
-    """Returns the island whose turn it is, the one with the fewest proposals of models; 0 without islands."""
+def next_island(state: State, islands: int, waiting: Iterable[int] = ()) -> int:
+    """Returns the island whose turn it is, the one with the fewest proposals of models; 0 without islands.
+
+    `waiting` are the islands of proposals that the history does not have yet.
+    """
     if islands < 2:
         return 0
-    made = Counter(
+    made = Counter(waiting)
+    made.update(
         candidate.island
         for candidate in state.candidates.values()
         if candidate.agent is AgentName.SLOW and candidate.calls
