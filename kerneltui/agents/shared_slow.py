@@ -174,7 +174,7 @@ class SharedSlowPath:
         self._looked_at = state.position
         moves = migration(state, count, self.islands.migrate_every)
         if moves:
-            self.tell(Migrates(results_of(state, count), tuple(moves)))
+            self.tell(Migrates(results_of(state), tuple(moves)))
 
 
 def _mark(view: SearchView) -> tuple[int, int]:

@@ -84,10 +84,10 @@ def next_island(state: State, islands: int, waiting: Iterable[int] = ()) -> int:
     return min(range(1, islands + 1), key=lambda island: (made[island], island))
 
 
-def results_of(state: State, islands: int) -> int:
-    """Counts the results of islands."""
+def results_of(state: State) -> int:
+    """Counts the results of islands, also of those that there are no more: the count never goes back."""
     return sum(
-        home_of(candidate, islands) > 0 and candidate.phase in (Phase.MEASURED, Phase.FAILED)
+        candidate.island > 0 and candidate.phase in (Phase.MEASURED, Phase.FAILED)
         for candidate in state.candidates.values()
     )
 
@@ -97,7 +97,7 @@ def migration(state: State, islands: int, every: int = MIGRATE_EVERY) -> Sequenc
 
     The best of each island goes to all others; the incumbent need not, since it is everywhere.
     """
-    if islands < 2 or results_of(state, islands) - state.migrated < every:
+    if islands < 2 or results_of(state) - state.migrated < every:
         return ()
     moves: list[Move] = []
     for island in range(1, islands + 1):
