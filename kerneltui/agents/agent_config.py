@@ -24,6 +24,7 @@ from kerneltui.search.islands import MIGRATE_EVERY
 
 __all__ = [
     "AGENTS_FILE",
+    "AHEAD",
     "AgentConfig",
     "CallLimits",
     "IslandConfig",
@@ -39,6 +40,8 @@ _LEAST_THINKING = 1024
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _MOST_USD = 1_000_000
 _MOST_ISLANDS = 8
+AHEAD = 1
+_MOST_AHEAD = 8
 _SECRET = re.compile(r"(^|_)(key|token|secret|password|auth)($|_)", re.IGNORECASE)
 
 
@@ -149,6 +152,7 @@ class AgentConfig:
         budget_micro_usd: For a session; None is no limit.
         token_limit: For a session, all tokens; None is no limit. The only limit for models without a price.
         islands: Of the slow path.
+        ahead: How many proposals of an agent may wait, made while evaluations run; 0: none is made then.
     """
 
     roles: Mapping[Role, RoleModel] = field(default_factory=_default_roles)
@@ -158,6 +162,7 @@ class AgentConfig:
     budget_micro_usd: int | None = 20 * _MICRO
     token_limit: int | None = None
     islands: IslandConfig = field(default_factory=IslandConfig)
+    ahead: int = AHEAD
 
     def with_model(self, role: Role, model: str) -> AgentConfig:
         """The same with another model for a role, or several with blanks between, asked in the same way."""
@@ -195,7 +200,7 @@ def parse_agent_config(text: str, file: str = AGENTS_FILE) -> AgentConfig:
         raise DefinitionError(file, "file", f"is not TOML: {error}") from error
     _refuse_secrets(file, "", table)
     table = _dollars_to_micro(file, table)
-    empty = {key: {} for key in ("roles", "limits", "prices", "budget", "islands")}
+    empty = {key: {} for key in ("roles", "limits", "prices", "budget", "islands", "search")}
     whole = TableReader(file, "", {**empty, **table})
     config = AgentConfig(
         roles=_roles(whole, table.get("roles", {})),
@@ -204,6 +209,9 @@ def parse_agent_config(text: str, file: str = AGENTS_FILE) -> AgentConfig:
         prices=_prices(whole),
         islands=_islands(whole.table("islands")),
     )
+    search = whole.table("search")
+    config = replace(config, ahead=_within(search, "ahead", (0, _MOST_AHEAD), AHEAD))
+    search.finish()
     budget = whole.table("budget")
     usd = budget.optional_integer("usd", minimum=0)
     tokens = budget.optional_integer("tokens", minimum=0)
@@ -349,13 +357,18 @@ def _models(
 def _islands(reader: TableReader) -> IslandConfig:
     default = IslandConfig()
     made = IslandConfig(
-        count=reader.integer("count", minimum=1, default=default.count),
+        count=_within(reader, "count", (1, _MOST_ISLANDS), default.count),
         migrate_every=reader.integer("migrate_every", minimum=1, default=default.migrate_every),
     )
-    if made.count > _MOST_ISLANDS:
-        raise reader.error("count", f"is {made.count}, expected at most {_MOST_ISLANDS}")
     reader.finish()
     return made
+
+
+def _within(reader: TableReader, key: str, bounds: tuple[int, int], default: int) -> int:
+    value = reader.integer(key, minimum=bounds[0], default=default)
+    if value > bounds[1]:
+        raise reader.error(key, f"is {value}, expected at most {bounds[1]}")
+    return value
 
 
 def _limits(reader: TableReader) -> CallLimits:

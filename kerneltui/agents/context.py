@@ -139,7 +139,7 @@ def body(
         The text, and the numbers of the human's messages in it.
     """
     state = view.state
-    steering, numbers = steering_text(state, str(agent))
+    steering, numbers = steering_text(state, str(agent), view.answered)
     parts = [f"## Evidence\n\n{candidate_evidence(state.candidates[candidate], state)}"]
     measured = record_text(state.candidates[candidate], view)
     if measured:

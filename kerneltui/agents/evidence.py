@@ -72,9 +72,14 @@ def siblings_text(parent: str, state: State) -> str:
     return "\n".join(_line(candidate) for candidate in tried[-_MOST_SIBLINGS:])
 
 
-def steering_text(state: State, agent: str) -> tuple[str, tuple[int, ...]]:
-    """The goal in force, the messages that wait for an agent, with their numbers, and the constraints."""
-    waiting = [s for s in state.steers if s.waits_for(agent)]
+def steering_text(
+    state: State, agent: str, answered: frozenset[int] = frozenset()
+) -> tuple[str, tuple[int, ...]]:
+    """The goal in force, the messages that wait for an agent, with their numbers, and the constraints.
+
+    `answered` are messages that are part of another question already.
+    """
+    waiting = [s for s in state.steers if s.waits_for(agent) and s.number not in answered]
     lines = [f"- the goal in force: {state.goal}"] if state.goal else []
     lines += [f"- message {steer.number}: {steer.text}" for steer in waiting if not steer.is_goal]
     lines += [f"- {c.kind}: {c.field} {c.value}".rstrip() for c in state.constraints]

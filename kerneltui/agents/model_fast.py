@@ -80,11 +80,11 @@ class ModelFastPath:
     @property
     def busy(self) -> bool:
         """Whether a thought is under way, or a proposal waits."""
-        return self.thinker.busy or self.thinker.ready > 0
+        return self.thinker.busy or bool(self.thinker.waiting)
 
     def gave_up(self, view: SearchView) -> bool:
-        """Whether all repairs are used, or nothing comes of the attempts."""
-        return gave_up(view)
+        """Whether all repairs are used, nothing comes of the attempts, or one rank has nothing to move."""
+        return view.state.ranks == 1 or gave_up(view)
 
     def think(self, view: SearchView) -> None:
         """Begins with the next step, if the one before it has a verdict; hands over after the last."""
@@ -121,6 +121,8 @@ class ModelFastPath:
             return f"landed at {landed.id}"
         if self.thinker.busy:
             return f"thinking ({_stage(view)})"
+        if view.state.ranks == 1:
+            return "one rank moves nothing: left to the slow path"
         if self.gave_up(view):
             return f"gave up after {len(failures(view))} repairs; the slow path goes on"
         return "waits for the evaluation of its kernel"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kerneltui.agents.context import Material, body, standing
 from kerneltui.agents.evidence import candidate_evidence
@@ -96,8 +96,13 @@ class ModelSlowPath:
 
     @property
     def busy(self) -> bool:
-        """Whether a thought is under way, or a proposal waits."""
-        return self.thinker.busy or self.thinker.ready > 0
+        """Whether a thought is under way."""
+        return self.thinker.busy
+
+    @property
+    def waiting(self) -> tuple[Proposal, ...]:
+        """Proposals that the evaluator has had no time for: each of the parent that it was made from."""
+        return self.thinker.waiting
 
     @property
     def noting(self) -> bool:
@@ -147,13 +152,15 @@ class ModelSlowPath:
 
     def _plan(self, view: SearchView, arm: str) -> _Plan:
         state = view.state
-        turn = _turns(state)
+        turn = _turns(state) + len(self.waiting)
         choice = self._choice(view, random.Random(f"{self.seed} {turn}"))
         parent, other = (*choice.parents, "")[:2]
         known = state.candidates[parent]
         kernel = parse_kernel(view.source(parent), view.kernel_file)
         others = inspirations_text(view, choice.inspirations, parent, self.material.language)
-        text, steers = body(self.material, view, parent, self.name, others)
+        answered = frozenset(number for one in self.waiting for number in one.steers or ())
+        seen = replace(view, answered=answered)
+        text, steers = body(self.material, seen, parent, self.name, others)
         fields: dict[str, object] = {"parent": parent, "body": text}
         if choice.origin is Origin.REWRITE:
             fields["style"] = STYLES[turn % len(STYLES)]
@@ -181,12 +188,13 @@ class ModelSlowPath:
         """Chooses island, parents, the kind of change and inspirations."""
         state = view.state
         pinned = [c.value for c in state.constraints if c.kind is ConstraintKind.PIN]
-        island = next_island(state, self.islands)
+        island = next_island(state, self.islands, (one.island for one in self.waiting))
         if pinned:
             island = home_of(state.candidates[pinned[0]], self.islands) or island
         mix = mix_at(_used(view))
         scores = possible_parents(state, island, self.islands)
         children = Counter(p for c in state.candidates.values() for p in c.parents)
+        children.update(parent for one in self.waiting for parent in one.parents)
         weights = parent_weights(scores, children, noise=state.delta)
         if pinned:
             parent = pinned[0]
@@ -219,7 +227,11 @@ class ModelSlowPath:
             if name not in self._marks.values():
                 mark = parse_kernel(view.source(name), view.kernel_file).token_hash()
                 self._marks.setdefault(mark, name)
-        return dict(self._marks)
+        waiting = {
+            parse_kernel(one.source, view.kernel_file).token_hash(): "a proposal that waits"
+            for one in self.waiting
+        }
+        return {**waiting, **self._marks}
 
 
 def _turns(state: State) -> int:

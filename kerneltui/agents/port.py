@@ -34,6 +34,8 @@ class SearchView:
         log: Returns the log of a failed candidate, if it is on this machine.
         elapsed_ns: How much of the budget of time is used.
         queued: Candidates that wait for their evaluation, those among them that were interrupted.
+        room: How many proposals may wait until the evaluator takes them.
+        answered: Messages that are part of another question already.
     """
 
     state: State
@@ -44,6 +46,8 @@ class SearchView:
     log: Callable[[str], str] = _no_log
     elapsed_ns: int = 0
     queued: Collection[str] = ()
+    room: int = 1
+    answered: frozenset[int] = frozenset()
 
 
 def _nothing() -> Mapping[str, str]:

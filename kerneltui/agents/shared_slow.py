@@ -49,18 +49,18 @@ class SharedSlowPath:
     tell: Callable[[Migrates], None]
     name: AgentName = AgentName.SLOW
     _looked_at: int = -1
-    _chosen: tuple[int, tuple[str, ...], str] = (-1, (), "")
+    _chosen: tuple[tuple[int, int], tuple[str, ...], str] = ((-1, 0), (), "")
     _dry: tuple[int, int] = (-1, -1)
 
     @property
     def busy(self) -> bool:
-        """Whether a model thinks, or its proposal waits."""
+        """Whether a model thinks."""
         return self.models.busy
 
     def think(self, view: SearchView) -> None:
         """Begins with the next proposal if it is a model's turn."""
         self._migrate(view)
-        if self.models.busy:
+        if self.models.busy or len(self.models.waiting) >= view.room:
             return
         arm = self._choice(view)
         if arm not in ("", OFFLINE):
@@ -88,8 +88,11 @@ class SharedSlowPath:
 
     def status(self, view: SearchView) -> str:
         """Returns what the slow path does."""
+        waiting = len(self.models.waiting)
         if self.models.busy:
-            return "thinking"
+            return "thinking" + (f"; {waiting} ready" if waiting else "")
+        if waiting:
+            return f"{waiting} ready"
         arm = self._choice(view)
         if arm == OFFLINE:
             return "leaves the next proposal to the search"
@@ -121,11 +124,13 @@ class SharedSlowPath:
     def _choice(self, view: SearchView) -> str:
         """The arm of the next proposal; empty if none can propose now."""
         arms = self._arms(view)
-        position, offered, chosen = self._chosen
-        if position != view.state.position or offered != arms:
-            pulls, slot = pulls_of(view.state), slot_micro_usd(view.state)
+        waiting = [(proposal.arm, proposal.calls) for proposal in self.models.waiting]
+        when = (view.state.position, len(waiting))
+        then, offered, chosen = self._chosen
+        if then != when or offered != arms:
+            pulls, slot = pulls_of(view.state, waiting), slot_micro_usd(view.state)
             chosen = choose_arm(arms, pulls, self.seed, slot) if arms else ""
-            self._chosen = (view.state.position, arms, chosen)
+            self._chosen = (when, arms, chosen)
         return chosen
 
     def _arms(self, view: SearchView) -> tuple[str, ...]:
@@ -169,7 +174,7 @@ class SharedSlowPath:
         self._looked_at = state.position
         moves = migration(state, count, self.islands.migrate_every)
         if moves:
-            self.tell(Migrates(results_of(state, count), tuple(moves)))
+            self.tell(Migrates(results_of(state), tuple(moves)))
 
 
 def _mark(view: SearchView) -> tuple[int, int]:

@@ -147,6 +147,7 @@ class Thinker:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._made: list[Proposal] = []
+        self._settled = 0
 
     @property
     def busy(self) -> bool:
@@ -175,12 +176,15 @@ class Thinker:
 
     def take(self) -> Proposal | None:
         """The oldest proposal that was not taken yet, once all that its thought told was handled."""
-        return self._made.pop(0) if self._made and not self.busy else None
+        if not self._settled:
+            return None
+        self._settled -= 1
+        return self._made.pop(0)
 
     @property
-    def ready(self) -> int:
-        """Proposals that wait to be taken."""
-        return len(self._made)
+    def waiting(self) -> tuple[Proposal, ...]:
+        """Proposals that wait to be taken, oldest first."""
+        return tuple(self._made[: self._settled])
 
     def tell(self, news: News) -> None:
         """Tells the engine something that needs no thought."""
@@ -225,6 +229,7 @@ class Thinker:
 
     def _settle(self) -> None:
         self._thread = None
+        self._settled = len(self._made)
 
     def _nothing(
         self,

@@ -224,5 +224,9 @@ class AgentDesk:
         )
 
     def _migrate(self, news: Migrates) -> None:
-        if news.results > self.recorder.state.migrated:  # once, however often it was told
+        state = self.recorder.state
+        made = all(
+            set(move.to) <= set(state.candidates[move.candidate].guest_of) for move in news.moves
+        )
+        if news.results > state.migrated and not made:  # once, however often it was told
             self.recorder.record(Migrated(at=now_ns(), results=news.results, moves=news.moves))

@@ -51,7 +51,7 @@ class Proposing:
         agents: Asked in this order.
         kernel_file: The name of kernel files on this target.
         undecided: How many candidates may wait for the human before the search waits; None: any.
-        ahead: How many proposals may be made while an evaluation runs.
+        ahead: How many proposals of an agent may wait, made while evaluations run.
         say: Broadcasts progress: kind, about, text.
         queued: Candidates that wait for their evaluation.
     """
@@ -110,7 +110,7 @@ class Proposing:
 
     def think(self, queued: int) -> None:
         """Lets agents begin with their next proposals, while `queued` candidates wait or run."""
-        if not self.agents or self._waits() is not None or queued > self.ahead:
+        if not self.agents or self._waits() is not None or (queued and not self.ahead):
             return
         view = self._view()
         for agent in self.agents:
@@ -158,10 +158,7 @@ class Proposing:
 
     def _budget_over(self) -> str:
         state = self.recorder.state
-        proposed = sum(
-            candidate.agent is not AgentName.HUMAN for candidate in state.candidates.values()
-        )
-        if state.budget_candidates is not None and proposed >= state.budget_candidates:
+        if state.budget_candidates is not None and self._proposed() >= state.budget_candidates:
             return f"the budget of {state.budget_candidates} candidates is used"
         if state.budget_ns is not None and self._elapsed_ns() >= state.budget_ns:
             return f"the budget of {state.budget_ns / 60e9:.3g} minutes is used"
@@ -178,7 +175,20 @@ class Proposing:
             log=partial(failure_log, self.recorder),
             elapsed_ns=self._elapsed_ns(),
             queued=self.queued(),
+            room=self._room(),
         )
+
+    def _room(self) -> int:
+        """How many proposals may wait: no more than are wanted of those that are not decided or made yet."""
+        room = max(self.ahead, 1)
+        if self.undecided is not None:
+            room = min(room, self.undecided - self._waiting())
+        budget = self.recorder.state.budget_candidates
+        return room if budget is None else min(room, budget - self._proposed())
+
+    def _proposed(self) -> int:
+        candidates = self.recorder.state.candidates.values()
+        return sum(candidate.agent is not AgentName.HUMAN for candidate in candidates)
 
     def _elapsed_ns(self) -> int:
         return round((time.monotonic() - self._started) * 1e9)

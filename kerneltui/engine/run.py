@@ -9,12 +9,12 @@ from __future__ import annotations
 import queue
 import signal
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from kerneltui.agents.agent_config import IslandConfig, load_agent_config
+from kerneltui.agents.agent_config import AgentConfig, load_agent_config
 from kerneltui.agents.model_port import ModelPort
 from kerneltui.agents.port import Agent
 from kerneltui.config import config_folder
@@ -90,9 +90,9 @@ def _claude(calls: Iterable[CallRecord]) -> ModelPort:
     return ClaudeModel(config, Spend.of(facts_of(calls), None, config.token_limit))
 
 
-def _islands(mode: str) -> IslandConfig:
-    """Those of `agents.toml` where models are asked."""
-    return load_agent_config(config_folder()).islands if mode == "claude" else IslandConfig()
+def _config(mode: str) -> AgentConfig:
+    """What `agents.toml` says where models are asked."""
+    return load_agent_config(config_folder()) if mode == "claude" else AgentConfig()
 
 
 @dataclass(slots=True)
@@ -162,9 +162,13 @@ class _Engine:
         self._evaluator = evaluator
         inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         agents: list[Agent] = []
+        options = setup.options
         self._model: ModelPort | None = None
         if workload is not None and spec is not None and setup.place.workload is not None:
             mode = setup.start.agents or state.agents
+            config = _config(mode)
+            if options.ahead is None:
+                options = replace(options, ahead=config.ahead)
             staff = Staff(
                 recorder=self._recorder,
                 workload=workload,
@@ -174,7 +178,7 @@ class _Engine:
                 tell=inbox.put,
                 make_model=setup.make_model or _claude,
                 models_alone=setup.models_alone,
-                islands=_islands(mode),
+                islands=config.islands,
             )
             agents = staff.agents(mode)
             self._model = staff.model
@@ -182,7 +186,7 @@ class _Engine:
             recorder=self._recorder,
             executor=None,
             agents=agents,
-            options=setup.options,
+            options=options,
             progress=self._progressed,
             clients=lambda: self._server.clients(),
             kernel_file=Path(path).name,

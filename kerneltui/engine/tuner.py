@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kerneltui.agents.agent_config import AHEAD
 from kerneltui.agents.model_port import ModelPort
 from kerneltui.agents.news import CallBegins
 from kerneltui.agents.port import Agent, Proposal
@@ -75,13 +76,14 @@ class Options:
 
     Attributes:
         undecided: How many candidates may wait for the human before the search waits; None: any.
-        ahead: How many proposals may be made while an evaluation runs.
+        ahead: How many proposals of an agent may wait, made while evaluations run; None: what
+            `agents.toml` says.
         leave_when_done: Ends the engine when the search has ended (for `tune`).
         idle_exit_s: Leaves after so many seconds without clients and without work.
     """
 
     undecided: int | None = 8
-    ahead: int = 2
+    ahead: int | None = None
     leave_when_done: bool = False
     idle_exit_s: float = IDLE_EXIT_S
 
@@ -131,7 +133,7 @@ class Tuner:
             agents=self.agents,
             kernel_file=self.kernel_file,
             undecided=self.options.undecided,
-            ahead=self.options.ahead,
+            ahead=AHEAD if self.options.ahead is None else self.options.ahead,
             say=self.say,
             queued=lambda: {candidate for candidate, _ in self._wanted},
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from kerneltui.model.candidate import Candidate, Phase
 from kerneltui.model.measurement import FailureKind
@@ -18,8 +19,11 @@ PLANNED = 40
 """Candidates of a session whose number is not limited."""
 
 
-def pulls_of(state: State) -> list[Pull]:
-    """Returns all pulls, oldest first: candidates of an arm, and attempts that gave none."""
+def pulls_of(state: State, waiting: Iterable[tuple[str, tuple[int, ...]]] = ()) -> list[Pull]:
+    """Returns all pulls, oldest first: candidates of an arm, and attempts that gave none.
+
+    `waiting` are arm and calls of proposals that the history does not have yet.
+    """
     pulls = [
         (
             candidate.proposed_at,
@@ -32,7 +36,8 @@ def pulls_of(state: State) -> list[Pull]:
         (attempt.at, Pull(attempt.arm, 0.0, _paid(state, attempt.calls)))
         for attempt in state.barren
     ]
-    return [pull for _, pull in sorted(pulls, key=lambda entry: entry[0])]
+    known = [pull for _, pull in sorted(pulls, key=lambda entry: entry[0])]
+    return known + [Pull(arm, None, _paid(state, calls)) for arm, calls in waiting]
 
 
 def slot_micro_usd(state: State) -> float | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kerneltui.model.agent_event import Move
 from kerneltui.model.candidate import AgentName, Candidate, DecisionKind, Phase
@@ -68,11 +68,15 @@ def possible_parents(state: State, island: int, islands: int) -> dict[str, float
     return found
 
 
-def next_island(state: State, islands: int) -> int:
-    """Returns the island whose turn it is, the one with the fewest proposals of models; 0 without islands."""
+def next_island(state: State, islands: int, waiting: Iterable[int] = ()) -> int:
+    """Returns the island whose turn it is, the one with the fewest proposals of models; 0 without islands.
+
+    `waiting` are the islands of proposals that the history does not have yet.
+    """
     if islands < 2:
         return 0
-    made = Counter(
+    made = Counter(waiting)
+    made.update(
         candidate.island
         for candidate in state.candidates.values()
         if candidate.agent is AgentName.SLOW and candidate.calls
@@ -80,10 +84,10 @@ def next_island(state: State, islands: int) -> int:
     return min(range(1, islands + 1), key=lambda island: (made[island], island))
 
 
-def results_of(state: State, islands: int) -> int:
-    """Counts the results of islands."""
+def results_of(state: State) -> int:
+    """Counts the results of islands, also of those that there are no more: the count never goes back."""
     return sum(
-        home_of(candidate, islands) > 0 and candidate.phase in (Phase.MEASURED, Phase.FAILED)
+        candidate.island > 0 and candidate.phase in (Phase.MEASURED, Phase.FAILED)
         for candidate in state.candidates.values()
     )
 
@@ -93,7 +97,7 @@ def migration(state: State, islands: int, every: int = MIGRATE_EVERY) -> Sequenc
 
     The best of each island goes to all others; the incumbent need not, since it is everywhere.
     """
-    if islands < 2 or results_of(state, islands) - state.migrated < every:
+    if islands < 2 or results_of(state) - state.migrated < every:
         return ()
     moves: list[Move] = []
     for island in range(1, islands + 1):

@@ -117,6 +117,8 @@ def test_several_models_for_the_slow_path_and_its_islands():
     assert slow.named("") == slow
     assert config.islands == IslandConfig(3, 12)
     assert parse_agent_config("").islands == IslandConfig(2, 8)
+    assert parse_agent_config("").ahead == 1
+    assert parse_agent_config("[search]\nahead = 3").ahead == 3
     assert config.with_model(Role.SLOW, "mine").roles[Role.SLOW].names == ("mine",)
     assert config.with_model(Role.SLOW, "a b").roles[Role.SLOW].names == ("a", "b")
 
@@ -135,6 +137,9 @@ def test_several_models_for_the_slow_path_and_its_islands():
         ("[islands]\ncount = 9", "islands.count", "at most 8"),
         ("[islands]\nmigrate_every = 0", "islands.migrate_every", "at least 1"),
         ("[islands]\nrate = 1", "islands.rate", "unknown key"),
+        ("[search]\nahead = -1", "search.ahead", "at least 0"),
+        ("[search]\nahead = 9", "search.ahead", "at most 8"),
+        ("[search]\ndepth = 1", "search.depth", "unknown key"),
     ],
 )
 def test_wrong_lists_and_islands_are_named(text: str, key: str, word: str):

@@ -109,6 +109,14 @@ def test_nothing_is_asked_of_a_stream_that_is_captured(program: Path) -> None:
     assert told(program, "1:capture 1:fault 1:third") == []
 
 
+def test_a_stream_that_is_gone_is_not_asked(program: Path) -> None:
+    assert told(program, "2:first 2:destroy 1:second") == []
+    assert told(program, "2:first 2:spin 2:destroy 1:fault") == [
+        "launch 2 of run: spin: has not ended after 40 ms",
+        f"launch 3 of run: fault: {ILLEGAL}",
+    ]
+
+
 @pytest.mark.parametrize("file", ["host_nccl.cu", "lsa_fused_sm90.cu"])
 def test_a_traced_build_of_a_kernel(file: str, tmp_path: Path) -> None:
     chain = CudaToolchain(tmp_path / "cache", arch="sm_90a")

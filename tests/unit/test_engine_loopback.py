@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,8 +116,19 @@ def endless_steps(pace_ms: int) -> list[Step]:
     return steps
 
 
-def fast_steps() -> list[Step]:
-    """Stage A on a rough day, stage B wrong at first, two repairs that fail, and one that does not."""
+BAD = tuple(marked(WINDOW, f"bad_{number}") for number in range(3))
+"""Kernels that the stand-in for the evaluation finds wrong."""
+
+
+def fast_steps(
+    bad: Sequence[str] = BAD, found: Sequence[str] = ("rank 1 is wrong",) * 3
+) -> list[Step]:
+    """Stage A on a rough day, stage B wrong at first, two repairs that fail, and one that does not.
+
+    Args:
+        bad: The three that fail.
+        found: What the judge is told of each.
+    """
     described = {
         "collectives": [
             {
@@ -130,7 +141,6 @@ def fast_steps() -> list[Step]:
         ],
         "directive": stated(WINDOW),
     }
-    bad = [marked(WINDOW, f"bad_{number}") for number in range(3)]
 
     def whole(reason: str, source: str, directive: dict[str, Any]) -> Say:
         return propose(reason=reason, directive=directive, rewrite=source)
@@ -148,7 +158,8 @@ def fast_steps() -> list[Step]:
         Step("stage A", expect=("Stage A\\.", "int more.* outside of every evolve region"),
              say=(whole("asks for flags", marked(SEED, "stage_a"), HOST),)),
         Step("stage B", expect=("Stage B\\.",), say=(whole("stores to peers", bad[0], stated(WINDOW)),)),
-        Step("judge", expect=("^tool diagnose$", "rank 1 is wrong"), times=3, say=(diagnose,)),
+        *(Step(f"judge {number}", expect=("^tool diagnose$", text), say=(diagnose,))
+          for number, text in enumerate(found)),
         Step("repair 1", expect=(repair, "the flag comes before the data"),
              say=(whole("fences", bad[1], stated(WINDOW)),)),
         Step("repair 2", expect=(repair, "- c0003"), say=(whole("fences more", bad[2], stated(WINDOW)),)),

@@ -31,11 +31,14 @@ from test_engine_loopback import ANCHOR, KINDS, SCHEDULE, Session, propose
 
 from kerneltui.agents.agent_config import RoleModel
 from kerneltui.agents.model_port import FailureKind, ModelFailure, Role
-from kerneltui.engine.opening import Start
+from kerneltui.agents.news import Migrates
+from kerneltui.engine.agent_desk import AgentDesk
+from kerneltui.engine.opening import Start, load_state
 from kerneltui.engine.place import Place
+from kerneltui.engine.recorder import Recorder
 from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
-from kerneltui.model.agent_event import Migrated, ProposalFailed
+from kerneltui.model.agent_event import Migrated, Move, ProposalFailed
 from kerneltui.model.candidate import AgentName, Origin
 from kerneltui.model.command import ChooseModel, SetBudget, Steer
 from kerneltui.model.event import AcceptRule, CandidateProposed, Event, ModelChosen, SteerDelivered
@@ -44,6 +47,7 @@ from kerneltui.model.state import State, fold
 from kerneltui.search.arms import OFFLINE, pulls_of, slot_micro_usd
 from kerneltui.search.bandit import arm_records, choose_arm
 from kerneltui.search.islands import home_of
+from kerneltui.session.repository import Session as Session_
 
 GOOD, POOR = "claude-sonnet-5-5", "claude-opus-5-5"
 
@@ -282,3 +286,35 @@ def test_a_session_without_a_model_has_neither_islands_nor_arms(folder: Path) ->
     assert b'"island"' not in state.canonical()
     assert b'"arm"' not in state.canonical()
     assert not [event for event in events_of(folder) if isinstance(event, Migrated)]
+
+
+def test_a_migration_that_was_told_twice_is_recorded_once(folder: Path) -> None:
+    run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B]), candidates=2)
+    moves = (Move("c0002", (2,)),)
+    with Session_.open(folder, writable=True) as session:
+        state = load_state(session)
+        path = "kernels/gemm_allgather/kernel.cpp"
+        recorder = Recorder(session, state, path, lambda *_: None)
+        desk = AgentDesk(recorder, lambda *_: None)
+        desk.handle(Migrates(8, moves))
+        desk.handle(Migrates(9, moves))  # made from the state before the first was recorded
+    found = [event for event in events_of(folder) if isinstance(event, Migrated)]
+    assert [event.results for event in found] == [8]
+
+
+def test_one_rank_has_no_fast_path(folder: Path) -> None:
+    model = ScriptedModel([noting("none")])
+    gemm = WORKLOAD.parent / "gemm"
+    setup = EngineSetup(
+        Place(folder, gemm, exists=False),
+        Start("cuda", "claude", 1, AcceptRule.AUTO, 3, None),
+        Options(undecided=None, leave_when_done=True),
+        lambda workload, spec: FakeEvaluator(),
+        take_signals=False,
+        make_model=lambda calls: model,
+        models_alone=True,
+    )
+    _, _, failure = run_engine(setup)
+    assert failure is None
+    assert model.asked
+    assert {call.role for call in model.asked} == {Role.SLOW}

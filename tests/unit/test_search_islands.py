@@ -46,7 +46,7 @@ def stories(draw: st.DrawFn) -> tuple[Story, int, int]:
                 story.finish(draw(st.integers(0, 30)), ratio)
         moves = migration(story.state, islands, every)
         if moves:
-            story.migrate(results_of(story.state, islands), moves)
+            story.migrate(results_of(story.state), moves)
     return story, islands, every
 
 
@@ -111,6 +111,19 @@ def test_the_best_of_an_island_is_a_guest_of_the_others_after_so_many_results() 
     assert story.state.candidates["c0003"].island == 1
     assert set(possible_parents(story.state, 2, 2)) == {"c0000", "c0002", "c0003"}
     assert not migration(story.state, 2, 4), "four more results first"
+
+
+def test_with_fewer_islands_migration_goes_on() -> None:
+    story = Story()
+    for island, ratio in ((1, 1.1), (2, 1.3), (3, 1.2), (3, 1.25)):
+        story.propose("c0000", island=island, arm="large", paid=True)
+        story.finish(0, ratio)
+    story.migrate(results_of(story.state), migration(story.state, 3, 4))
+    for island, ratio in ((1, 1.5), (2, 1.6)):
+        story.propose("c0000", island=island, arm="large", paid=True)
+        story.finish(0, ratio)
+    moves = migration(story.state, 2, 2)
+    assert [(move.candidate, move.to) for move in moves] == [("c0005", (2,)), ("c0006", (1,))]
 
 
 def test_nobody_migrates_twice_or_from_main() -> None:

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -144,6 +145,15 @@ void failed(const std::string &where, cudaError_t error) {
     for (const Launch &one : t.open) names += one.name + ", ";
     say("%sor %s: %s (they run at the same time and cannot be told apart)", names.c_str(), where.c_str(),
         cudaGetErrorString(error));
+}
+
+/* A stream that is gone cannot be asked any more: its launches end unseen. */
+void forget(cudaStream_t stream) {
+    std::lock_guard<std::mutex> lock(trace().guard);
+    Trace &t = trace();
+    t.streams.erase(std::remove(t.streams.begin(), t.streams.end(), stream), t.streams.end());
+    const auto gone = [stream](const Launch &one) { return one.stream == stream; };
+    t.open.erase(std::remove_if(t.open.begin(), t.open.end(), gone), t.open.end());
 }
 
 bool gives_up(cudaStream_t stream) {
@@ -340,6 +350,14 @@ cudaError_t __wrap_cudaMemcpyAsync(void *to, const void *from, size_t bytes, cud
 cudaError_t __real_cudaMemsetAsync(void *, int, size_t, cudaStream_t);
 cudaError_t __wrap_cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
     return launch("cudaMemsetAsync", stream, [&] { return __real_cudaMemsetAsync(to, value, bytes, stream); });
+}
+
+/* What was launched on it has its say before it goes. */
+cudaError_t __real_cudaStreamDestroy(cudaStream_t);
+cudaError_t __wrap_cudaStreamDestroy(cudaStream_t stream) {
+    before(stream);
+    forget(stream);
+    return __real_cudaStreamDestroy(stream);
 }
 
 CUresult __real_cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,

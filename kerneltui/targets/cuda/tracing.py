@@ -22,6 +22,7 @@ _WRAPPED = (
     "cudaGraphLaunch",
     "cudaMemcpyAsync",
     "cudaMemsetAsync",
+    "cudaStreamDestroy",
     "cuLaunchKernel",
     "cuLaunchKernelEx",
 )
@@ -33,5 +34,5 @@ def trace_sources() -> dict[str, str]:
 
 
 def trace_flags() -> list[str]:
-    """Options of the linker, one by one: every launch of the kernel goes to the trace."""
+    """Options of the linker, one by one: launches of the kernel and ends of streams go to the trace."""
     return [f"--wrap={name}" for name in _WRAPPED]

@@ -49,6 +49,7 @@ extern "C" int kerneltui_run(void *state, uint32_t, uint64_t, void *) {
         if (what == "gemm") code = ctx->vendor->gemm(ctx->vendor->self, 1, 1, 1, 0, 1, 0, 1, 0, 1, stream);
         else if (what == "gather") code = ctx->host->all_gather(ctx->host->self, 0, 0, 0, stream);
         else if (what == "copy") code = cudaMemcpyAsync(nullptr, nullptr, 0, cudaMemcpyDefault, stream);
+        else if (what == "destroy") cudaStreamDestroy(stream);
         else launch(what.c_str(), stream);
         if (code) return code;
         at = end == std::string::npos ? all.size() : end + 1;
@@ -59,7 +60,7 @@ extern "C" int kerneltui_run(void *state, uint32_t, uint64_t, void *) {
 #else
 
 namespace {
-bool broken = false, waiting[8] = {}, capturing = false;
+bool broken = false, waiting[8] = {}, gone[8] = {}, capturing = false;
 int place(cudaStream_t stream) { return static_cast<int>(reinterpret_cast<intptr_t>(stream)); }
 
 cudaError_t make(const char *name, cudaStream_t stream) {
@@ -77,11 +78,17 @@ cudaError_t make(const char *name, cudaStream_t stream) {
 extern "C" {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     if (capturing) std::printf("ASKED DURING A CAPTURE\n");
+    if (gone[place(stream)]) std::printf("ASKED A STREAM THAT IS GONE\n");
     if (broken) return cudaErrorIllegalAddress;
     return waiting[place(stream)] ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus *status) {
     *status = capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    std::printf("destroy\n");
+    gone[place(stream)] = true;
     return cudaSuccess;
 }
 cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
