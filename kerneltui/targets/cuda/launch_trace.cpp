@@ -172,8 +172,12 @@ void before(cudaStream_t stream) {
     const cudaError_t found = wait_for(stream);
     const std::string where =
         t.last.empty() ? std::string("before the first launch of ") + t.step : "after " + t.last;
-    if (found == cudaErrorNotReady) t.open.push_back({"something " + where, stream});
-    else if (found != cudaSuccess) failed(where, found);
+    if (found == cudaErrorNotReady) {
+        t.open.push_back({"something " + where, stream});
+        say("something %s: has not ended after %d ms", where.c_str(), KT_TRACE_WAIT_MS);
+    } else if (found != cudaSuccess) {
+        failed(where, found);
+    }
 }
 
 void after(const std::string &name, cudaStream_t stream, const char *refused) {
