@@ -34,16 +34,7 @@ from kerneltui.search.islands import home_of, next_island, possible_parents
 from kerneltui.search.schedule import Mix, mix_at, used_share
 from kerneltui.search.selection import choose_inspirations, choose_parent, parent_weights
 
-__all__ = ["STYLES", "ModelSlowPath"]
-
-STYLES = (
-    "Think about the memory traffic first: fewer bytes, wider accesses, what stays in cache.",
-    "Think about the order of work: what could begin earlier, what waits for nothing.",
-    "Think about the communication: when pieces leave, how large they are, who brings them.",
-    "Think about the inner loop: instructions per result, registers, what the compiler cannot see.",
-    "Do the simplest thing that could work, with less code than there is now.",
-)
-"""Ways to rewrite, in turn."""
+__all__ = ["ModelSlowPath"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +154,8 @@ class ModelSlowPath:
         text, steers = body(self.material, seen, parent, self.name, others)
         fields: dict[str, object] = {"parent": parent, "body": text}
         if choice.origin is Origin.REWRITE:
-            fields["style"] = STYLES[turn % len(STYLES)]
+            styles = prompt("slow_styles").splitlines()
+            fields["style"] = styles[turn % len(styles)]
         if choice.origin is Origin.CROSSOVER:
             fields |= {
                 "other": other,

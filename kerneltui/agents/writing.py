@@ -14,6 +14,7 @@ from kerneltui.agents.edits.applying import apply_reply
 from kerneltui.agents.edits.failure import EditFailure
 from kerneltui.agents.edits.marking import check_marks, prove_marked
 from kerneltui.agents.edits.repairing import repair_note
+from kerneltui.agents.edits.reply import read_reply
 from kerneltui.agents.edits.tool_input import read_tool_input
 from kerneltui.agents.model_port import Block, ModelCall, Role, Turn
 from kerneltui.agents.thinking import NothingProposed, Talk
@@ -99,7 +100,7 @@ def write(talk: Talk, request: Request) -> Written:
         if len(answers) > 1:
             problem, detail = _SEVERAL.format(count=len(answers)), ""
         else:
-            problem, detail = _Reading(request).read(answers[0] if answers else {})
+            problem, detail = _Reading(request).read(answers[0] if answers else {}, reply.text)
         if isinstance(problem, Written):
             return problem
         turns = [
@@ -118,14 +119,17 @@ def _shown(answers: Sequence[Mapping[str, Any]]) -> str:
 class _Reading:
     request: Request
 
-    def read(self, answer: Mapping[str, Any]) -> tuple[Written | str, str]:
-        """The proposal, or what is wrong with it in one line, and all that is said to the model of it."""
+    def read(self, answer: Mapping[str, Any], text: str) -> tuple[Written | str, str]:
+        """The proposal, or what is wrong with it in one line, and all that is said to the model of it.
+
+        Edits stand in the call, or else as blocks in the text beside it.
+        """
         edits = {key: answer[key] for key in _EDIT_FIELDS if key in answer}
         try:
             stated = directive_of(answer.get("directive", {}))
-            applied = apply_reply(
-                self.request.parent, read_tool_input(edits), whole_file=self.request.free
-            )
+            free = self.request.free
+            given = read_tool_input(edits) if edits else read_reply(text, whole_file=free)
+            applied = apply_reply(self.request.parent, given, whole_file=free)
             kernel = parse_kernel(applied.source, self.request.parent.file)
             self._prove(kernel, stated)
         except EditFailure as failure:
