@@ -29,7 +29,7 @@ from kerneltui.agents.port import Proposal, SearchView
 from kerneltui.agents.prompt_files import prompt
 from kerneltui.agents.thinking import NothingProposed, Talk, Thinker
 from kerneltui.agents.tools import DESCRIBE, DIAGNOSE, directive_of
-from kerneltui.agents.writing import Request, write
+from kerneltui.agents.writing import Request, question, write
 from kerneltui.model.candidate import AgentName, Candidate, Origin, Phase
 from kerneltui.model.directive import Backend
 from kerneltui.model.errors import RecordError
@@ -101,14 +101,14 @@ class ModelFastPath:
                 self._described.update(graph=graph, directive=directive)
         self.thinker.start(plan.parent, lambda talk: self._propose(talk, plan))
 
-    def preview(self, view: SearchView) -> Request:
-        """What the model would be asked first now."""
+    def preview(self, view: SearchView) -> ModelCall:
+        """What a model would be asked first now."""
         plan = self._plan(view)
         if plan.failure:
-            text = prompt("judge", failure=plan.failure, log=plan.log or "none", source=plan.source)
-        else:
-            text = prompt("fast_analyse", source=plan.source)
-        return replace(plan.request, prompt=text)
+            return _diagnosis_call(plan)
+        if not self._described:
+            return _analysis_call(plan)
+        return question(replace(plan.request, prompt=self._stage_question(plan)))
 
     def propose(self, view: SearchView) -> Proposal | None:
         """Returns a proposal that is ready."""
@@ -184,7 +184,7 @@ class ModelFastPath:
 
     def _propose(self, talk: Talk, plan: _Plan) -> Proposal:
         if plan.failure:
-            question = prompt(
+            asked = prompt(
                 "repair",
                 failure=plan.failure + (f"\n\n{plan.log}" if plan.log else ""),
                 diagnosis=self._diagnosis(talk, plan),
@@ -192,13 +192,9 @@ class ModelFastPath:
                 source=plan.source,
             )
         else:
-            graph, directive = self._graph(talk, plan)
-            name = "fast_stage_a" if plan.stage == "stage A" else "fast_stage_b"
-            fields: dict[str, object] = {"graph": graph, "body": plan.body}
-            if name == "fast_stage_b":
-                fields["directive"] = directive
-            question = prompt(name, **fields)
-        written = write(talk, replace(plan.request, prompt=question))
+            self._describe(talk, plan)
+            asked = self._stage_question(plan)
+        written = write(talk, replace(plan.request, prompt=asked))
         if plan.stage == "stage B" and written.directive.backend is Backend.HOST:
             raise NothingProposed("stage B still says that its backend is host")
         kernel = parse_kernel(written.source, plan.request.parent.file)
@@ -217,19 +213,16 @@ class ModelFastPath:
             answer=written.answer,
         )
 
-    def _graph(self, talk: Talk, plan: _Plan) -> tuple[str, str]:
-        """The communication graph of the kernel, asked for once and told to the human."""
+    def _stage_question(self, plan: _Plan) -> str:
+        fields: dict[str, object] = {"graph": self._described["graph"], "body": plan.body}
+        if plan.stage == "stage A":
+            return prompt("fast_stage_a", **fields)
+        return prompt("fast_stage_b", directive=self._described["directive"], **fields)
+
+    def _describe(self, talk: Talk, plan: _Plan) -> None:
+        """Asks for the communication graph of the kernel, once, and tells the human."""
         if not self._described:
-            question = prompt("fast_analyse", source=plan.source)
-            call = ModelCall(
-                Role.FAST,
-                plan.system,
-                [Turn("user", question)],
-                [DESCRIBE],
-                True,
-                "analyse the seed",
-            )
-            found = talk.ask(call).tools[0].input
+            found = talk.ask(_analysis_call(plan)).tools[0].input
             graph = "; ".join(
                 f"{c['name']} ({c['reads']} → {c['writes']}, made by {c['producer']}, "
                 f"used by {c['consumer']})"
@@ -241,27 +234,31 @@ class ModelFastPath:
                 directive = json.dumps(found["directive"])
             self._described.update(graph=graph, directive=directive)
             talk.say(f"{GRAPH}{graph}; first directive: {directive}")
-        return self._described["graph"], self._described["directive"]
 
     def _diagnosis(self, talk: Talk, plan: _Plan) -> str:
         """What the judge model says is wrong; it cannot write code. Without it the repair goes on."""
-        question = prompt("judge", failure=plan.failure, log=plan.log or "none", source=plan.source)
-        call = ModelCall(
-            Role.JUDGE,
-            plan.system,
-            [Turn("user", question)],
-            [DIAGNOSE],
-            True,
-            f"diagnose {plan.parent}",
-        )
         try:
-            text = str(talk.ask(call).tools[0].input["diagnosis"])
+            text = str(talk.ask(_diagnosis_call(plan)).tools[0].input["diagnosis"])
         except ModelFailure as failure:
             if talk.stopped():
                 raise
             return f"No diagnosis: {failure.reason}"
         talk.say(f"{plan.parent}: {text}")
         return f"Diagnosis: {text}"
+
+
+def _analysis_call(plan: _Plan) -> ModelCall:
+    text = prompt("fast_analyse", source=plan.source)
+    return ModelCall(
+        Role.FAST, plan.system, [Turn("user", text)], [DESCRIBE], True, "analyse the seed"
+    )
+
+
+def _diagnosis_call(plan: _Plan) -> ModelCall:
+    text = prompt("judge", failure=plan.failure, log=plan.log or "none", source=plan.source)
+    return ModelCall(
+        Role.JUDGE, plan.system, [Turn("user", text)], [DIAGNOSE], True, f"diagnose {plan.parent}"
+    )
 
 
 def _told(failed: Candidate, view: SearchView) -> str:

@@ -18,12 +18,12 @@ from kerneltui.agents.fast_path import landing_point
 from kerneltui.agents.inspiration import inspirations_text
 from kerneltui.agents.model_fast import MOST_FRUITLESS
 from kerneltui.agents.model_notes import notes_plan, write_notes
-from kerneltui.agents.model_port import Role
+from kerneltui.agents.model_port import ModelCall, Role
 from kerneltui.agents.port import Proposal, SearchView
 from kerneltui.agents.prompt_files import prompt
 from kerneltui.agents.thinking import Talk, Thinker
 from kerneltui.agents.unknown_model import unknown_model
-from kerneltui.agents.writing import Request, Written, write
+from kerneltui.agents.writing import Request, Written, question, write
 from kerneltui.model.attempts import speaker
 from kerneltui.model.candidate import AgentName, Origin
 from kerneltui.model.event import ConstraintKind
@@ -123,9 +123,9 @@ class ModelSlowPath:
         self.thinker.start(view.state.incumbent, lambda talk: write_notes(talk, plan))
         return True
 
-    def preview(self, view: SearchView) -> Request:
+    def preview(self, view: SearchView) -> ModelCall:
         """What the model would be asked now."""
-        return self._plan(view, "").request
+        return question(self._plan(view, "").request)
 
     def propose(self) -> Proposal | None:
         """Returns a proposal that is ready."""

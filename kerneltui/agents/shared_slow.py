@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from kerneltui.agents.agent_config import IslandConfig
 from kerneltui.agents.fast_path import landing_point
 from kerneltui.agents.model_fast import MOST_FRUITLESS
+from kerneltui.agents.model_port import ModelCall
 from kerneltui.agents.model_slow import ModelSlowPath
 from kerneltui.agents.news import Migrates
 from kerneltui.agents.port import Proposal, SearchView
 from kerneltui.agents.slow_path import OfflineSlowPath
 from kerneltui.agents.unknown_model import unknown_model
-from kerneltui.agents.writing import Request
 from kerneltui.model.candidate import AgentName
 from kerneltui.search.arms import OFFLINE, pulls_of, slot_micro_usd
 from kerneltui.search.bandit import choose_arm
@@ -82,7 +82,7 @@ class SharedSlowPath:
             self.think(view)
         return None
 
-    def preview(self, view: SearchView) -> Request:
+    def preview(self, view: SearchView) -> ModelCall:
         """What a model would be asked now."""
         return self.models.preview(view)
 

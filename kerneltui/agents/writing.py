@@ -25,7 +25,7 @@ from kerneltui.model.kernel import Kernel, parse_kernel
 from kerneltui.model.steering import Constraint
 from kerneltui.search.constraints import violation
 
-__all__ = ["Request", "Written", "write"]
+__all__ = ["Request", "Written", "question", "write"]
 
 _EDIT_FIELDS = ("file", "region", "edits", "rewrite")
 _REASON_CHARACTERS = 100
@@ -80,6 +80,19 @@ class Written:
     notes: tuple[str, ...]
 
 
+def question(request: Request, turns: Sequence[Turn] = (), purpose: str = "") -> ModelCall:
+    """The question that a request is; `turns` and `purpose` are those of a repair."""
+    return ModelCall(
+        request.role,
+        request.system,
+        turns or [Turn("user", request.prompt)],
+        [PROPOSE],
+        True,
+        purpose or request.purpose,
+        request.model,
+    )
+
+
 def write(talk: Talk, request: Request) -> Written:
     """Asks a model for a kernel until one can be proposed.
 
@@ -92,10 +105,7 @@ def write(talk: Talk, request: Request) -> Written:
     detail = ""
     for attempt in range(request.repairs + 1):
         purpose = request.purpose if not attempt else f"{request.purpose}, repair {attempt}"
-        call = ModelCall(
-            request.role, request.system, turns, [PROPOSE], True, purpose, request.model
-        )
-        reply = talk.ask(call)
+        reply = talk.ask(question(request, turns, purpose))
         answers = [dict(used.input) for used in reply.tools]
         if len(answers) > 1:
             problem, detail = _SEVERAL.format(count=len(answers)), ""

@@ -20,8 +20,6 @@ from kerneltui.agents.model_port import (
 )
 from kerneltui.agents.port import SearchView
 from kerneltui.agents.shared_slow import SharedSlowPath
-from kerneltui.agents.tools import PROPOSE
-from kerneltui.agents.writing import Request
 from kerneltui.engine.notes import failure_log, read_note
 from kerneltui.engine.opening import Start, create_session, workload_on
 from kerneltui.engine.reader import Recording, opened_recording
@@ -65,17 +63,17 @@ def context(folder: Path, *, session: Path | None, target: str | None, agent: st
     workload, spec = workload_on(folder, target)
     if session is not None:
         with opened_recording(session) as recording:
-            request = _request(recording, workload, spec, agent)
+            call = _call(recording, workload, spec, agent)
     else:
         with tempfile.TemporaryDirectory(prefix="kerneltui-context-") as place:
             start = Start(spec.name, "claude", 0, AcceptRule.NONE, None, None)
             with create_session(Path(place) / "session", workload, start) as made:
-                request = _request(Recording(made), workload, spec, agent)
-    _print(request)
+                call = _call(Recording(made), workload, spec, agent)
+    _print(call)
     return Exit.FINISHED
 
 
-def _request(recording: Recording, workload: Workload, spec: TargetSpec, agent: str) -> Request:
+def _call(recording: Recording, workload: Workload, spec: TargetSpec, agent: str) -> ModelCall:
     recorder = recording.recorder
     staff = Staff(
         recorder=recorder,
@@ -102,14 +100,15 @@ def _request(recording: Recording, workload: Workload, spec: TargetSpec, agent: 
     return speaker.preview(view)
 
 
-def _print(request: Request) -> None:
+def _print(call: ModelCall) -> None:
     total = 0
-    for number, block in enumerate(request.system, 1):
+    for number, block in enumerate(call.system, 1):
         cached = ", cached" if block.cached else ""
         total += _section(f"system {number}{cached}", block.text)
-    total += _section(f"{request.role}: {request.purpose}", request.prompt)
-    schema = json.dumps(PROPOSE.schema, indent=1)
-    total += _section(f"tool {PROPOSE.name}", schema)
+    for turn in call.turns:
+        total += _section(f"{call.role}: {call.purpose}", turn.text)
+    for tool in call.tools:
+        total += _section(f"tool {tool.name}", json.dumps(tool.schema, indent=1))
     print(
         f"about {total:,} tokens in all, by the length of the text; a call's record has what was counted"
     )
