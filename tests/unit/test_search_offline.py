@@ -325,7 +325,6 @@ def test_a_refused_steering_message_changes_nothing():
         lambda: strategy.ban("D", 1),
         lambda: strategy.force("D", 0),
         lambda: strategy.force("X", 0),
-        lambda: strategy.release("X"),
         lambda: strategy.pin((99, 0, 0, 0)),
         lambda: strategy.reject((0, 0)),
         lambda: strategy.tell(POOR, math.nan),
@@ -333,6 +332,7 @@ def test_a_refused_steering_message_changes_nothing():
     ):
         with pytest.raises(SpaceError):
             refused()
+    strategy.release("X")  # a field of the directive, which the search does not know
     other = OfflineStrategy(BOWL, 0, [POOR])
     other.ban("D", 0)
     assert strategy.ask(5) == other.ask(5)
