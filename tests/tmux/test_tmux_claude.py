@@ -23,6 +23,7 @@ from test_engine_agents import WINDOW, events_of, stated
 from test_engine_loopback import ANCHOR, KINDS, Step, fast_steps, propose, slow_steps
 
 from kerneltui.engine.evaluator import make_evaluator
+from kerneltui.engine.launcher import running
 from kerneltui.engine.opening import Start
 from kerneltui.engine.place import Place
 from kerneltui.engine.run import EngineSetup, run_engine
@@ -84,6 +85,7 @@ def test_what_the_model_proposes_is_measured_and_accepted_from_the_keyboard(
         tmux.until(lambda: measured(tmux, "c0002"), "c0002 measured", seconds=300)
         session = next((project / "sessions").iterdir())
         accept(tmux, "c0002", measurement_of(session, "c0002"))
+        stop_engine(tmux, Place(session, project / "workloads" / "gemm_allgather", exists=True))
         main = git(session, "log", "-1", "--format=%B", "main")
         candidate = git(session, "log", "-1", "--format=%B", "refs/kerneltui/candidates/c0002")
     assert main.startswith("Accept c0002: stage B: stores to peers")
@@ -193,9 +195,7 @@ def test_a_rough_day_is_compiled_measured_steered_and_won_from_the_keyboard(
                   and m.verdict is Verdict.FASTER and m.against == "c0005"}  # fmt: skip
         if faster:
             accept(tmux, winner := max(faster, key=lambda c: faster[c]), found[winner])
-        tmux.keys("q")
-        tmux.shows("leave the engine running")
-        tmux.keys("s")
+        ask_to_stop(tmux)
         state = day.end()
         assert not server.problems
 
@@ -239,6 +239,19 @@ def accept(tmux: Tmux, candidate: str, found: Measurement) -> None:
         tmux.type("it writes to its peers itself")
         tmux.keys("Enter")
     tmux.until(lambda: best(tmux, candidate), f"{candidate} on main")
+
+
+def ask_to_stop(tmux: Tmux) -> None:
+    """Quits, and says that the engine should end, too."""
+    press_until(tmux, "q", lambda: "leave the engine running" in tmux.screen())
+    tmux.keys("s")
+
+
+def stop_engine(tmux: Tmux, place: Place) -> None:
+    """Stops the engine and waits until nobody answers at its socket any more."""
+    assert running(place)
+    ask_to_stop(tmux)
+    tmux.until(lambda: not running(place), "the end of the engine", seconds=120)
 
 
 def measured(tmux: Tmux, candidate: str) -> bool:
