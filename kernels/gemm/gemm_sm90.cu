@@ -69,6 +69,9 @@
 // kerneltui: runtime MOST_PARTS in 2 4 8 16 default 8
 // Most CTAs of the wide kernel; 0: one for every SM.
 // kerneltui: runtime MAX_CTAS in 0 120 128 default 0
+// Whether a CTA's tiles go along K forwards and backwards in turn. Its next tile has the same rows of A, of
+// which the last steps over K are still in the L2 cache.
+// kerneltui: runtime TURN_K in 0 1 default 1
 // Whether the kernel may be placed on the SMs while its predecessor on the stream ends, if that allows it
 // (programmatic dependent launch). It touches no memory before the predecessor has ended.
 // kerneltui: runtime EARLY_LAUNCH in 0 1 default 1
@@ -378,9 +381,11 @@ struct Stages {
 
     /* `sharing` CTAs of the cluster, from `first` on, share B; this one is number `own` of them. */
     __device__ __forceinline__ void load(const CUtensorMap *map_a, const CUtensorMap *map_b, Ring &at, int row,
-                                         int column, int k_from, int k_to, int sharing, int own, int first) {
+                                         int column, int k_from, int k_to, bool back, int sharing, int own,
+                                         int first) {
         const int boxes = columns / box / sharing;
-        for (int k = k_from; k < k_to; ++k) {
+        for (int step = k_from; step < k_to; ++step) {
+            const int k = back ? k_from + k_to - 1 - step : step;
             barrier_wait(&empty[at.index], at.parity);
             uint64_t *barrier = &full[at.index];
             barrier_expect(barrier, a_bytes + b_bytes);
@@ -444,6 +449,7 @@ struct WideParams {
     int shared, parts;    /* tiles behind them that are shared out along K, each over so many clusters */
     float4 *sums;         /* their parts, in scratch */
     uint64_t *calls;      /* how often each of these places was written */
+    bool turn_k;
 };
 
 struct Wide {
@@ -612,16 +618,18 @@ __device__ __forceinline__ void load_tiles(const WideParams &p, Wide::Tiles &til
                                            int rank) {
     Ring at{0, 1}; /* the ring begins empty */
     int m, n;
+    bool back = false;
     for (int index = first; index < p.whole; index += step) {
         tile_at(index, p.group_m, p.tiles_m, p.tiles_n, m, n);
         tiles.load(&p.a, &p.b, at, (m * Wide::cluster + rank) * Wide::rows, n * Wide::columns, 0, p.k_tiles,
-                   Wide::cluster, rank, 0);
+                   back, Wide::cluster, rank, 0);
+        back = back != p.turn_k;
     }
     const Part part = part_of(p, first);
     if (!part.count) return;
     tile_at(p.whole + part.tile, p.group_m, p.tiles_m, p.tiles_n, m, n);
     tiles.load(&p.a, &p.b, at, (m * Wide::cluster + rank) * Wide::rows, n * Wide::columns, part.first_k,
-               part.first_k + part.count, Wide::cluster, rank, 0);
+               part.first_k + part.count, back, Wide::cluster, rank, 0);
 }
 
 /* One warpgroup multiplies its 64 rows of all tiles of this CTA, and adds parts. */
@@ -820,7 +828,7 @@ __global__ void __launch_bounds__(T::threads, T::ctas_of_sm)
     } else {
         if (lane == 0) {
             Ring at{0, 1};
-            tiles.load(&p.a, &p.b, at, row, column, from, to, p.share, own, slice * p.share);
+            tiles.load(&p.a, &p.b, at, row, column, from, to, false, p.share, own, slice * p.share);
         }
         __syncwarp();
     }
@@ -1262,6 +1270,7 @@ int prepare_wide(State &s, EncodeFunction function, const kt_tensor *a, const kt
     p.tiles_m = int(up(s.m, Wide::rows * CLUSTER));
     p.tiles_n = int(up(s.n, Wide::columns));
     p.group_m = group_rows(s.ctx, CLUSTER, p.tiles_m);
+    p.turn_k = kt_value(s.ctx->tunables, s.ctx->tunable_count, "TURN_K", 1) != 0;
     if (encode(function, s.ctx, &p.a, a->local, s.k, s.m, tile_k, Wide::rows)) return 1;
     if (encode(function, s.ctx, &p.b, b->local, s.n, s.k, box, tile_k)) return 1;
     if (encode(function, s.ctx, &p.c, c->local, s.n, s.m, box, box)) return 1;

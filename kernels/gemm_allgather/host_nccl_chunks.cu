@@ -9,9 +9,8 @@
  * staging block, of which there are two, and copied from there into the rows where they belong; the copies
  * take no SM of the product. With one chunk there is nothing to be staged: it is gathered in place.
  *
- * With WINDOWS, C is an NCCL window, and NCCL takes its kernel for symmetric memory. That is for one chunk
- * alone: with more, rows were wrong on two H200 before the kernel for small messages was ruled out, and it
- * was not tried since.
+ * With WINDOWS, the memory that NCCL gathers into is an NCCL window, and NCCL takes its kernel for symmetric
+ * memory.
  */
 #include <cuda_runtime.h>
 #include <kerneltui/kernel.h>
@@ -32,7 +31,7 @@
 // kerneltui: tunable WINDOWS in 0 1
 #define WINDOWS 0
 // Chunks of a rank's rows.
-// kerneltui: runtime CHUNKS in 1 2 4 8 16 default 4 if WINDOWS == 0 or CHUNKS == 1
+// kerneltui: runtime CHUNKS in 1 2 4 8 16 default 4
 
 namespace {
 

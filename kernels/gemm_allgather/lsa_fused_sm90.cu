@@ -95,6 +95,9 @@
 // kerneltui: runtime STAGGER in 0 1 default 1
 // Tiles of 128 columns are used if those of TILE_N would be done in this many rounds over the SMs, or fewer.
 // kerneltui: runtime NARROW_ROUNDS in 0 1 2 3 4 default 2
+// Whether a CTA's tiles go along K forwards and backwards in turn. Its next tile has the same rows of A, of
+// which the last steps over K are still in the L2 cache.
+// kerneltui: runtime TURN_K in 0 1 default 1
 // Column tiles of one copy, if BACKEND is copy_engine; 0: whole rows.
 // kerneltui: runtime BAND in 0 2 4 8 16 default 8
 
@@ -183,6 +186,7 @@ struct Params {
     int pace;    /* clocks between two boxes of a warpgroup */
     int stagger; /* whether warpgroups and CTAs begin at different times */
     int band, bands;
+    bool turn_k;
 };
 
 /* ---- The machine. --------------------------------------------------------------------------------- */
@@ -462,19 +466,20 @@ struct Ring {
 /* Loads `count` steps over K of this CTA's tile of A and its part of the cluster's tile of B. */
 template <class T>
 __device__ __forceinline__ void load_tile(const Params &p, const typename T::Shared &s, Ring &stage,
-                                          const Item &item, int first_k, int count, int rank) {
+                                          const Item &item, int first_k, int count, bool back, int rank) {
     const int row = (item.m * cluster + rank) * tile_m;
     const int boxes = (item.half ? T::boxes_n / 2 : T::boxes_n) / cluster;
     const uint32_t bytes = a_bytes + (item.half ? T::b_bytes / 2 : T::b_bytes);
-    for (int k = first_k; k < first_k + count; ++k) {
+    for (int i = 0; i < count; ++i) {
+        const int k = first_k + (back ? count - 1 - i : i);
         barrier_wait(&s.barriers->empty[stage.index], stage.parity);
         uint64_t *full = &s.barriers->full[stage.index];
         barrier_expect(full, bytes);
         load_box(&p.a, s.a + stage.index * a_bytes, full, k * tile_k, row);
 #pragma unroll
-        for (int i = 0; i < T::boxes_n / cluster; ++i) {
-            if (i == boxes) break;
-            const int j = rank * boxes + i;
+        for (int own = 0; own < T::boxes_n / cluster; ++own) {
+            if (own == boxes) break;
+            const int j = rank * boxes + own;
             char *target = s.b + stage.index * T::b_bytes + j * box_bytes;
             if (cluster > 1)
                 load_box_cluster(&p.b, target, full, item.column + j * box, k * tile_k);
@@ -490,11 +495,14 @@ template <class T>
 __device__ __forceinline__ void load_tiles(const Params &p, const typename T::Shared &s, int first,
                                            int step, int k_tiles, int rank) {
     Ring stage{0, 1}; /* the ring begins empty */
-    for (int index = first; index < p.items; index += step)
-        load_tile<T>(p, s, stage, item_at<T>(p, index), 0, k_tiles, rank);
+    bool back = false;
+    for (int index = first; index < p.items; index += step) {
+        load_tile<T>(p, s, stage, item_at<T>(p, index), 0, k_tiles, back, rank);
+        back = back != p.turn_k;
+    }
     const Part part = part_of<T>(p, first, k_tiles);
     if (part.count)
-        load_tile<T>(p, s, stage, tile_at<T>(p, p.whole + part.tile), part.first_k, part.count, rank);
+        load_tile<T>(p, s, stage, tile_at<T>(p, p.whole + part.tile), part.first_k, part.count, back, rank);
 }
 
 /* One thread stores the boxes of one consumer warpgroup. */
@@ -1000,6 +1008,7 @@ int fill_params(State &s, EncodeFunction function) {
         if (p.band <= 0) p.band = p.tiles_n;
         p.stagger = int(kt_value(ctx->tunables, ctx->tunable_count, "STAGGER", 1));
         p.bands = (p.tiles_n + p.band - 1) / p.band;
+        p.turn_k = kt_value(ctx->tunables, ctx->tunable_count, "TURN_K", 1) != 0;
         p.mine = ctx->signals[ctx->rank];
         p.flags = s.flags;
         p.counters = s.counters;

@@ -71,7 +71,7 @@ def test_a_store_that_is_not_waited_for_is_found(pair: Stand) -> None:
     assert "NCCL" not in caught.value.reason  # it got its windows, and was found by its outputs
 
 
-@pytest.mark.parametrize(("windows", "chunks"), [(1, 1), (0, 1), (0, 4)])
+@pytest.mark.parametrize(("windows", "chunks"), [(1, 1), (0, 1), (0, 4), (1, 4)])
 def test_products_gathered_by_nccl_are_right(pair: Stand, windows: int, chunks: int) -> None:
     name = f"host_nccl_chunks(WINDOWS={windows}, CHUNKS={chunks})"
     kernel = baseline_kernel(pair.workload.kernels, name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from kerneltui.evaluation.timing import TimingProtocol  # noqa: E402
 from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape  # noqa: E402
 from kerneltui.model.kernel import parse_kernel  # noqa: E402
 from kerneltui.model.measurement import FailureKind, Stage  # noqa: E402
-from kerneltui.model.workload import load_workload  # noqa: E402
+from kerneltui.model.workload import Shape, load_workload  # noqa: E402
 from kerneltui.targets.cuda.runtime import CudaTarget  # noqa: E402
 from kerneltui.targets.port import GroupRole  # noqa: E402
 from kerneltui.targets.processes import descendants, is_alive  # noqa: E402
@@ -56,6 +57,17 @@ def nothing_is_left(stand: Stand) -> Iterator[None]:
     assert not target.quarantined
 
 
+def _shapes(stand: Stand, sizes: Sequence[tuple[int, int, int]]) -> list[Shape]:
+    """Shapes of these M, N and K, whether or not the workload has them; without any, all of it."""
+    first = stand.workload.shapes[0]
+    if not sizes:
+        return [shape for shape in stand.workload.shapes if shape.ranks == first.ranks]
+    return [
+        replace(first, name=f"{m}x{n}x{k}", dimensions={"M": m, "N": n, "K": k})
+        for m, n, k in sizes
+    ]
+
+
 def verify(
     stand: Stand, source: str, *sizes: tuple[int, int, int], file: str = "kernel.py"
 ) -> Tally:
@@ -65,11 +77,9 @@ def verify(
     build = stand.build(kernel)
     lane = stand.open_kernel(GroupRole.CANDIDATE, build, kernel.runtime, ranks, Stage.VERIFY)
     try:
-        for shape in stand.workload.shapes:
-            place = tuple(shape.dimensions[name] for name in ("M", "N", "K"))
-            if shape.ranks == ranks and (not sizes or place in sizes):
-                verify_shape(lane, shape, VerifyPlan.for_shape(shape), tally, stand.checkpoint)
-                lane.teardown()
+        for shape in _shapes(stand, sizes):
+            verify_shape(lane, shape, VerifyPlan.for_shape(shape), tally, stand.checkpoint)
+            lane.teardown()
     finally:
         stand.release(lane)
     return tally
