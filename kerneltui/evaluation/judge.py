@@ -33,7 +33,7 @@ from kerneltui.evaluation.selftest import run_self_test
 from kerneltui.evaluation.values import Fault, FaultKind, ValueClass
 from kerneltui.model.workload import Role, Shape, load_workload
 from kerneltui.targets.channel import Channel, ChannelClosed, ChannelTimeout
-from kerneltui.targets.cuda import driver
+from kerneltui.targets.cuda import device_memory
 from kerneltui.targets.errors import MemoryFailure, RankFailure
 from kerneltui.targets.patterns import Poison
 from kerneltui.targets.windows import GroupLayout
@@ -260,7 +260,7 @@ class Judge:
     @property
     def granularity(self) -> int:
         """What the files of a layout must be multiples of, in bytes."""
-        return driver.granularity(0) if self.makes_memory else mmap.PAGESIZE
+        return device_memory.granularity(0) if self.makes_memory else mmap.PAGESIZE
 
     def group_memory(self, name: str) -> JudgeMemory:
         """The memory of a group; for the self-test."""

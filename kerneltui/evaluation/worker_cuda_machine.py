@@ -38,7 +38,7 @@ from kerneltui.evaluation.worker_memory import RankMemory
 from kerneltui.evaluation.worker_python import PythonFace
 from kerneltui.evaluation.worker_serving import CacheEmptier, serving_of
 from kerneltui.model.workload import Role
-from kerneltui.targets.cuda import driver
+from kerneltui.targets.cuda import device_memory, driver
 from kerneltui.targets.cuda.packages import Nccl as NcclHeader
 from kerneltui.targets.errors import FailureKind, MemoryFailure
 from kerneltui.targets.windows import DType, GroupLayout
@@ -96,7 +96,7 @@ class CudaMachine:
         self._windows: NcclWindows | None = None
         self._memory: RankMemory | None = None
         self._mapper: DeviceMapper | None = None
-        self._offered: driver.Mapping | None = None
+        self._offered: device_memory.Mapping | None = None
         self._free = self._taken = 0
         self._unheld = False
         self._emptier = CacheEmptier(self._devices[rank])
@@ -165,7 +165,7 @@ class CudaMachine:
         if (needs.nccl_windows or needs.gin_signals) and self._windows is not None:
             assert self._memory is not None and self._mapper is not None
             try:  # NCCL would ask its peer, whose refusal it takes for silence
-                driver.try_passing_on(self._memory.symmetric[self._rank])
+                device_memory.try_passing_on(self._memory.symmetric[self._rank])
             except driver.DriverError as error:
                 reason = f"no NCCL windows: the driver does not pass shared buffers on: {error}"
                 raise KernelError(reason) from error
@@ -357,7 +357,7 @@ class CudaMachine:
             self._offered = None
         device, nbytes = self._devices[self._rank], layout.ranks[self._rank].symmetric_bytes
         try:
-            self._offered, descriptor = driver.create_mapped(device, nbytes)
+            self._offered, descriptor = device_memory.create_mapped(device, nbytes)
         except MemoryFailure as error:
             raise KernelError(str(error), FailureKind.OUT_OF_MEMORY) from error
         except driver.DriverError as error:

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 
 from kerneltui.evaluation.worker_kernel import CHarness
-from kerneltui.targets.cuda import driver
+from kerneltui.targets.cuda import device_memory, driver
 
 __all__ = ["DeviceMapper"]
 
@@ -22,20 +22,20 @@ class DeviceMapper:
     def __init__(self, device: int, harness: CHarness) -> None:
         self._device = device
         self._library = harness.library
-        self._mapped: list[driver.Mapping] = []
+        self._mapped: list[device_memory.Mapping] = []
         self._scratch: list[int] = []
         self.before_close: Callable[[], None] | None = None
 
     def map(self, nbytes: int, descriptor: int) -> int:
         """Maps an allocation, of this device or of a peer."""
         try:
-            mapping = driver.map_shared(descriptor, nbytes, (self._device,))
+            mapping = device_memory.map_shared(descriptor, nbytes, (self._device,))
         except driver.DriverError as error:
             raise OSError(str(error)) from error
         self._mapped.append(mapping)
         return mapping.address
 
-    def adopt(self, mapping: driver.Mapping) -> int:
+    def adopt(self, mapping: device_memory.Mapping) -> int:
         """Takes over memory that is mapped already; its address."""
         self._mapped.append(mapping)
         return mapping.address
