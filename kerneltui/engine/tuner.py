@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import queue
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from kerneltui.agents.agent_config import AHEAD
 from kerneltui.agents.model_port import ModelPort
 from kerneltui.agents.news import CallBegins
 from kerneltui.agents.port import Agent, Proposal
-from kerneltui.engine import decisions
+from kerneltui.engine import decisions, results
 from kerneltui.engine.agent_desk import NEWS
 from kerneltui.engine.commands import Request, handle_command
 from kerneltui.engine.errors import Refused
@@ -36,6 +35,7 @@ from kerneltui.engine.gpu_strip import GpuStrip
 from kerneltui.engine.profiling import profile_done
 from kerneltui.engine.proposing import Again, Ended, Proposing
 from kerneltui.engine.recorder import Recorder, now_ns
+from kerneltui.engine.waiting import Waiting
 from kerneltui.evaluation.outcome import Built, Step, Update, Verified
 from kerneltui.model.candidate import (
     AgentName,
@@ -47,11 +47,7 @@ from kerneltui.model.command import Accept, Progress, Reject
 from kerneltui.model.event import (
     AcceptRule,
     AgentMessage,
-    Calibrated,
-    CandidateBuilt,
     CandidateFailed,
-    CandidateMeasured,
-    CandidateVerified,
     EvaluationInterrupted,
     EvaluationStarted,
     PauseSet,
@@ -60,7 +56,6 @@ from kerneltui.model.event import (
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.reading import GpuReading
-from kerneltui.model.statistics import Verdict
 
 __all__ = ["Options", "Stop", "Tuner"]
 
@@ -99,10 +94,6 @@ def _inbox() -> queue.SimpleQueue[Any]:
     return queue.SimpleQueue()
 
 
-def _wanted() -> deque[tuple[str, bool]]:
-    return deque()
-
-
 @dataclass(slots=True)
 class Tuner:
     """The engine's loop over one session."""
@@ -117,7 +108,7 @@ class Tuner:
     model: ModelPort | None = None
     inbox: queue.SimpleQueue[Any] = field(default_factory=_inbox)
     failure: Exception | None = None
-    _wanted: deque[tuple[str, bool]] = field(default_factory=_wanted)
+    _waiting: Waiting = field(default_factory=Waiting)
     _calibrating: bool = False
     _calibrated: bool = False
     _faults: int = 0
@@ -135,7 +126,7 @@ class Tuner:
             undecided=self.options.undecided,
             ahead=AHEAD if self.options.ahead is None else self.options.ahead,
             say=self.say,
-            queued=lambda: {candidate for candidate, _ in self._wanted},
+            queued=lambda: self._waiting.candidates,
         )
 
     def run(self) -> str:
@@ -155,13 +146,7 @@ class Tuner:
 
     def want(self, candidate: str, *, rebench: bool, first: bool = False) -> None:
         """Queues a candidate for evaluation."""
-        entry = (candidate, rebench)
-        if entry in self._wanted:
-            return
-        if first:
-            self._wanted.appendleft(entry)
-        else:
-            self._wanted.append(entry)
+        self._waiting.add(candidate, rebench=rebench, first=first)
 
     def add(self, proposal: Proposal, *, first: bool = False) -> str:
         """Records a proposal and queues it for evaluation; returns its id."""
@@ -243,18 +228,8 @@ class Tuner:
 
     def _reported(self, candidate: str, update: Update) -> None:
         match update:
-            case Built():
-                self.recorder.record(
-                    CandidateBuilt(
-                        at=now_ns(),
-                        id=candidate,
-                        build_ns=update.build_ns,
-                        cached=update.cached,
-                        diagnostics=update.diagnostics,
-                    )
-                )
-            case Verified():
-                self.recorder.record(CandidateVerified(at=now_ns(), id=candidate, note=update.note))
+            case Built() | Verified():
+                results.record_stage(self.recorder, candidate, update)
             case Step():
                 kind = "round" if update.total else "job"
                 self.say(kind, candidate, update.text, update.done, update.total)
@@ -268,48 +243,25 @@ class Tuner:
 
     def _calibration(self, item: CalibrationDone) -> None:
         self._calibrating, self._calibrated = False, True
-        found = item.calibration
-        self.recorder.record(
-            Calibrated(
-                at=now_ns(),
-                delta=found.delta,
-                aa_half_width=found.aa_half_width,
-                shapes=found.shapes,
-                mutants=found.mutants,
-                environment=self.executor.evaluator.environment() if self.executor else {},
-            )
+        results.record_calibration(
+            self.recorder,
+            item.calibration,
+            self.executor.evaluator.environment() if self.executor else {},
         )
 
     def _evaluated(self, item: EvaluationDone) -> None:
         assert self.executor is not None
         self.executor.running = None
-        candidate, outcome = item.job.candidate, item.outcome
         self._faults = 0
-        if outcome is None:
-            self.recorder.record(EvaluationInterrupted(at=now_ns(), id=candidate))
-            return
-        found = {"measurement": outcome.measurement, "failure": outcome.failure}
-        record = {**outcome.record, **{key: value for key, value in found.items() if value}}
-        blobs = self.recorder.note(candidate, record, outcome.raw)
-        if outcome.failure is not None:
-            failure = outcome.failure
-            if outcome.log:
-                name = f"{candidate}-{self.recorder.state.candidates[candidate].attempt}.log"
-                digest = self.recorder.session.write_log(name, outcome.log.encode())
-                failure = replace(failure, log=f"{name}@{digest}")
-            self.recorder.record(CandidateFailed(at=now_ns(), id=candidate, failure=failure), blobs)
-            return
-        assert outcome.measurement is not None
-        measured = CandidateMeasured(at=now_ns(), id=candidate, measurement=outcome.measurement)
-        self.recorder.record(measured, blobs)
-        self._apply_rule(candidate)
+        if results.record_outcome(self.recorder, item.job.candidate, item.outcome):
+            self._apply_rule(item.job.candidate)
 
     def _apply_rule(self, identifier: str) -> None:
         state = self.recorder.state
         candidate = state.candidates[identifier]
         word = state.state_of(identifier)
         if word is CandidateState.STALE:
-            self._rebench_if_worth(identifier)
+            self._waiting.add_if_worth(state, identifier)
         if state.rule is not AcceptRule.AUTO or candidate.agent is AgentName.HUMAN:
             return
         if word is CandidateState.PEND:
@@ -328,20 +280,7 @@ class Tuner:
 
     def incumbent_changed(self) -> None:
         """Queues the stale candidates that may still be better than the new incumbent."""
-        state = self.recorder.state
-        for identifier in list(state.candidates):
-            if state.state_of(identifier) is CandidateState.STALE:
-                self._rebench_if_worth(identifier)
-
-    def _rebench_if_worth(self, identifier: str) -> None:
-        measurement = self.recorder.state.candidates[identifier].measurement
-        incumbent = self.recorder.state.candidates[self.recorder.state.incumbent].measurement
-        if measurement is None or measurement.verdict is Verdict.SLOWER:
-            return
-        # Both ratios are against the reference: a clear gap needs no second look.
-        if incumbent is not None and measurement.ratio < 0.97 * incumbent.ratio:
-            return
-        self.want(identifier, rebench=True)
+        self._waiting.add_stale(self.recorder.state)
 
     def _fault(self, item: ExecutorFailed) -> None:
         session = self.recorder.session
@@ -355,8 +294,7 @@ class Tuner:
             self._stopped = str(item.error)
             return
         self._faults += 1
-        failure = Failure(Stage.VERIFY, FailureKind.HARNESS_FAULT, f"{item.error}")
-        self.recorder.record(CandidateFailed(at=now_ns(), id=item.candidate, failure=failure))
+        results.record_fault(self.recorder, item.candidate, item.error)
         if self._faults >= MOST_FAULTS:
             self._faults = 0
             text = f"paused after {MOST_FAULTS} faults of the harness in a row: {item.error}"
@@ -377,10 +315,10 @@ class Tuner:
             self._calibrating = True
             self.executor.calibrate(self.kernel(state.incumbent))
             return
-        while not self._wanted:
+        while not self._waiting:
             if not self._propose():
                 return
-        self._evaluate(*self._wanted.popleft())
+        self._evaluate(*self._waiting.next())
 
     def _evaluate(self, candidate: str, rebench: bool) -> None:
         assert self.executor is not None
@@ -430,7 +368,7 @@ class Tuner:
     def _think(self) -> None:
         """Lets agents think while an evaluation runs."""
         assert self.executor is not None
-        self._proposing.think(len(self._wanted) + (self.executor.running is not None))
+        self._proposing.think(len(self._waiting) + (self.executor.running is not None))
 
     def _end(self, reason: str) -> None:
         self.recorder.record(SearchEnded(at=now_ns(), reason=reason))
@@ -449,9 +387,7 @@ class Tuner:
             waiting = state.candidates[identifier].phase in (Phase.PROPOSED, Phase.INTERRUPTED)
             if waiting and identifier != state.base:
                 self.want(identifier, rebench=False)
-        for identifier in state.candidates:
-            if state.state_of(identifier) is CandidateState.STALE:
-                self._rebench_if_worth(identifier)
+        self._waiting.add_stale(state)
 
     def _look_idle(self) -> None:
         if self.busy or self.clients():

@@ -13,9 +13,10 @@ from kerneltui.evaluation.bench_plan import BenchPlan, gaps
 from kerneltui.evaluation.bench_result import Mode, ModeTimes, percentile, ratios
 from kerneltui.evaluation.gpu_use import Watch, no_readings
 from kerneltui.evaluation.lane import Lane, Served
+from kerneltui.evaluation.rounds import Burst
 from kerneltui.evaluation.stand import Stand
 from kerneltui.evaluation.sustained import sustain
-from kerneltui.evaluation.timing import Burst, LaneFailure, WrongOutput
+from kerneltui.evaluation.timing import LaneFailure, WrongOutput
 from kerneltui.model.statistics import median_interval
 from kerneltui.targets.errors import RankFailure
 from kerneltui.targets.port import Sample

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import KernelFault
-from kerneltui.evaluation.timing import ShapeRounds, Timer
+from kerneltui.evaluation.rounds import ShapeRounds
+from kerneltui.evaluation.timing import Timer
 from kerneltui.model.measurement import (
     FailureKind,
     Measurement,

@@ -19,8 +19,9 @@ from kerneltui.evaluation.outcome import (
     HarnessFault,
     KernelFault,
 )
+from kerneltui.evaluation.rounds import ShapeRounds
 from kerneltui.evaluation.stand import Stand
-from kerneltui.evaluation.timing import LaneFailure, ShapeRounds, WrongOutput
+from kerneltui.evaluation.timing import LaneFailure, WrongOutput
 from kerneltui.evaluation.values import ValueClass
 from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape
 from kerneltui.model.kernel import Kernel

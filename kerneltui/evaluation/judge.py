@@ -9,7 +9,6 @@ object with `op`, answered by one with `ok`, or with `error` and one readable li
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import mmap
 import os
 import signal
@@ -18,22 +17,29 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from kerneltui.evaluation.inputs import Variant, secret_seed
+from kerneltui.evaluation.judge_group import (
+    Filled,
+    JudgedGroup,
+    changed_inputs,
+    find_broken_guards,
+    poison_outputs,
+    write_rank,
+)
 from kerneltui.evaluation.judge_memory import DeviceMemory, HostMemory, JudgeMemory
 from kerneltui.evaluation.oracle import Base, Reference, compare_outputs
 from kerneltui.evaluation.selftest import run_self_test
-from kerneltui.evaluation.values import Fault, FaultKind, ValueClass
-from kerneltui.model.workload import Role, Shape, load_workload
+from kerneltui.evaluation.values import Fault, ValueClass
+from kerneltui.model.workload import Shape, load_workload
 from kerneltui.targets.channel import Channel, ChannelClosed, ChannelTimeout
-from kerneltui.targets.cuda import driver
+from kerneltui.targets.cuda import device_memory
 from kerneltui.targets.errors import MemoryFailure, RankFailure
 from kerneltui.targets.patterns import Poison
 from kerneltui.targets.windows import GroupLayout
@@ -48,32 +54,6 @@ _MOST_BASES_BYTES = {"cpu": 8 << 30, "cuda": 32 << 30}
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
-
-
-@dataclass
-class _Filled:
-    """What stands in one buffer set: base inputs, their variant, how outputs were poisoned."""
-
-    base: Base
-    variant: Variant
-
-
-@dataclass
-class _Group:
-    """The memory of a group of ranks at one shape."""
-
-    shape: Shape
-    memory: JudgeMemory
-    guard_key: int
-    secret: bytes
-    filled: dict[int, _Filled] = field(default_factory=dict[int, _Filled])
-    fills: int = 0
-
-    def next_seed(self) -> int:
-        """A seed of its own for every fill, all following from one secret."""
-        self.fills += 1
-        digest = hashlib.blake2b(self.fills.to_bytes(8, "little"), key=self.secret).digest()
-        return int.from_bytes(digest[:7], "little")
 
 
 class Judge:
@@ -105,7 +85,7 @@ class Judge:
         self._reference = Reference(self._workload, device)
         self._shapes = {shape.name: shape for shape in self._workload.shapes}
         self._bases: dict[tuple[str, ValueClass], Base] = {}
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, JudgedGroup] = {}
         self._seeds: list[dict[str, Any]] = []
 
     def answer(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
@@ -173,7 +153,7 @@ class Judge:
         key = int.from_bytes(secret[:6], "little")
         try:
             memory.write_guards(key)
-            self._groups[name] = _Group(self._shapes[shape], memory, key, secret)
+            self._groups[name] = JudgedGroup(self._shapes[shape], memory, key, secret)
         except BaseException:
             memory.close()
             raise
@@ -196,11 +176,11 @@ class Judge:
         base = self._base(group.shape, ValueClass(request["values"]))
         for index in request["sets"]:
             variant = self._reference.variant(base.inputs, base.shape, group.next_seed())
-            group.filled[index] = _Filled(base, variant)
+            group.filled[index] = Filled(base, variant)
             self._write_inputs(group, index)
             # Without poison the outputs of an earlier call stay: on other inputs, so they are wrong.
             if request.get("poison"):
-                _poison_outputs(group, index, Poison(request["poison"]))
+                poison_outputs(group, index, Poison(request["poison"]))
 
     def do_edit(self, request: Mapping[str, Any]) -> None:
         """Changes a single element of one input, and poisons the outputs again."""
@@ -211,13 +191,13 @@ class Judge:
                 filled.variant, filled.base.inputs, group.next_seed()
             )
             self._write_inputs(group, index)
-            _poison_outputs(group, index, Poison(request["poison"]))
+            poison_outputs(group, index, Poison(request["poison"]))
 
     def do_poison(self, request: Mapping[str, Any]) -> None:
         """Poisons the outputs and leaves the inputs as they are, for a repeat."""
         group = self._groups[request["group"]]
         for index in request["sets"]:
-            _poison_outputs(group, index, Poison(request["poison"]))
+            poison_outputs(group, index, Poison(request["poison"]))
 
     def do_check(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Compares outputs, inputs and guard bands of buffer sets with what they must hold."""
@@ -230,11 +210,11 @@ class Judge:
             found = compare_outputs(
                 self._reference, filled.base, filled.variant, group.memory, index
             )
-            faults += [*found.faults, *_changed_inputs(group, index)]
+            faults += [*found.faults, *changed_inputs(group, index)]
             error, share = max(error, found.error), max(share, found.library_share)
             if request.get("digest"):
                 digests.append(group.memory.digest(index))
-        faults += _broken_guards(group)
+        faults += find_broken_guards(group)
         return {
             "faults": [asdict(fault) for fault in faults],
             "error": error,
@@ -260,7 +240,7 @@ class Judge:
     @property
     def granularity(self) -> int:
         """What the files of a layout must be multiples of, in bytes."""
-        return driver.granularity(0) if self.makes_memory else mmap.PAGESIZE
+        return device_memory.granularity(0) if self.makes_memory else mmap.PAGESIZE
 
     def group_memory(self, name: str) -> JudgeMemory:
         """The memory of a group; for the self-test."""
@@ -277,13 +257,13 @@ class Judge:
         for name in [*self._groups]:
             self._drop(name)
 
-    def _write_inputs(self, group: _Group, index: int) -> None:
+    def _write_inputs(self, group: JudgedGroup, index: int) -> None:
         ranks = range(len(group.memory.layout.ranks))
         if self.makes_memory:  # the device is one for all
             for rank in ranks:
-                _write_rank(group, index, rank)
+                write_rank(group, index, rank)
         else:
-            list(self._writers.map(partial(_write_rank, group, index), ranks))
+            list(self._writers.map(partial(write_rank, group, index), ranks))
 
     def _base(self, shape: Shape, values: ValueClass) -> Base:
         key = (shape.name, values)
@@ -321,58 +301,6 @@ class Judge:
         )  # fmt: skip
         group.filled.clear()
         group.memory.close()
-
-
-def _write_rank(group: _Group, index: int, rank: int) -> None:
-    filled = group.filled[index]
-    for tensor in group.memory.layout.ranks[rank].sets[index]:
-        if tensor.role is Role.OUTPUT or not tensor.nbytes:
-            continue
-        out = group.memory.tensor(rank, tensor)
-        base = filled.base.inputs[tensor.name]
-        # Made where the base lies: the memory of another rank may lie on another device.
-        made = out if out.device == base.device else torch.empty_like(out, device=base.device)
-        filled.variant.write(tensor.name, base, tensor.origin[0], made)
-        if made is not out:
-            out.copy_(made)
-
-
-def _poison_outputs(group: _Group, index: int, pattern: Poison) -> None:
-    for rank, layout in enumerate(group.memory.layout.ranks):
-        for tensor in layout.sets[index]:
-            if tensor.role is Role.OUTPUT and tensor.nbytes:
-                group.memory.poison(rank, tensor, pattern, index + 8 * rank)
-
-
-def _changed_inputs(group: _Group, index: int) -> list[Fault]:
-    filled = group.filled[index]
-    right: dict[tuple[str, int, int], Tensor] = {}
-    faults: list[Fault] = []
-    for rank, layout in enumerate(group.memory.layout.ranks):
-        for tensor in layout.sets[index]:
-            if tensor.role is not Role.INPUT or not tensor.nbytes:
-                continue
-            base = filled.base.inputs[tensor.name]
-            found = group.memory.tensor(rank, tensor).to(base.device)
-            key = (tensor.name, tensor.origin[0], tensor.local_shape[0])
-            if key not in right:
-                right[key] = torch.empty_like(found)
-                filled.variant.write(tensor.name, base, tensor.origin[0], right[key])
-            if not torch.equal(found.view(torch.uint8), right[key].view(torch.uint8)):
-                text = f"input {tensor.name} of rank {rank} was changed by the kernel"
-                faults.append(Fault(FaultKind.INPUT_CHANGED, rank, index, text))
-    return faults
-
-
-def _broken_guards(group: _Group) -> list[Fault]:
-    faults: list[Fault] = []
-    for name, rank, span in group.memory.broken_guards(group.guard_key):
-        text = (
-            f"{span.nbytes} bytes outside the tensors were overwritten in the {name} memory "
-            f"of rank {rank}, from byte {span.offset}: an access out of bounds"
-        )
-        faults.append(Fault(FaultKind.GUARD_BROKEN, rank, -1, text))
-    return faults
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from kerneltui.evaluation.cuda_tensors import device_bytes
 from kerneltui.evaluation.inputs import torch_dtype
 from kerneltui.model.workload import Role
 from kerneltui.targets.cpu.memory import GroupMemory
-from kerneltui.targets.cuda import driver
+from kerneltui.targets.cuda import device_memory, driver
 from kerneltui.targets.errors import FailureKind, RankFailure
 from kerneltui.targets.patterns import (
     Poison,
@@ -148,7 +148,7 @@ class DeviceMemory:
         self.layout = layout
         self._offered = list(offered)
         self.descriptors: list[int] = []
-        self._mappings: list[driver.Mapping] = []
+        self._mappings: list[device_memory.Mapping] = []
         self._areas: list[tuple[Tensor, Tensor]] = []
         devices = tuple(range(len(layout.ranks)))
         torch.cuda.empty_cache()  # what the judge has no use for any more, others may need
@@ -229,10 +229,12 @@ class DeviceMemory:
     def _make(
         self, rank: int, nbytes: int, devices: tuple[int, ...], *, offered: bool = False
     ) -> Tensor:
-        descriptor = self._offered.pop(0) if offered else driver.create_shared(rank, nbytes)
+        descriptor = self._offered.pop(0) if offered else device_memory.create_shared(rank, nbytes)
         self.descriptors.append(descriptor)
         try:
-            mapping = driver.map_shared(descriptor, nbytes, devices, home=rank if offered else None)
+            mapping = device_memory.map_shared(
+                descriptor, nbytes, devices, home=rank if offered else None
+            )
         except driver.DriverError as error:
             if not offered:
                 raise

@@ -10,7 +10,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache as cached
 from functools import partial
 from pathlib import Path
@@ -20,11 +20,8 @@ from kerneltui.evaluation.baseline_kernels import baseline_kernel
 from kerneltui.evaluation.bench import SideBySide
 from kerneltui.evaluation.bench_plan import BenchPlan
 from kerneltui.evaluation.bench_result import ShapeResult
-from kerneltui.evaluation.benchmark import Yardstick
-from kerneltui.evaluation.calibration import Calibrator, open_baseline
 from kerneltui.evaluation.code_record import code_record
 from kerneltui.evaluation.judge_client import JudgeFailure
-from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import (
     Built,
     CalibrationResult,
@@ -45,6 +42,7 @@ from kerneltui.evaluation.timing import LaneFailure, TimingProtocol, WrongOutput
 from kerneltui.evaluation.trial import Trial
 from kerneltui.evaluation.verify import Tally, VerifyPlan, mismatch, verify_idle, verify_shape
 from kerneltui.evaluation.workload_test import run_workload_test
+from kerneltui.evaluation.yardsticks import Yardsticks
 from kerneltui.model.candidate import Failure
 from kerneltui.model.errors import DefinitionError
 from kerneltui.model.kernel import Kernel, parse_kernel
@@ -53,34 +51,11 @@ from kerneltui.model.measurement import FailureKind, Measurement, Stage
 from kerneltui.model.reading import GpuReading
 from kerneltui.model.workload import Workload
 from kerneltui.targets.errors import RankFailure, TargetError
-from kerneltui.targets.port import Build, GroupRole
+from kerneltui.targets.port import GroupRole
 
 __all__ = ["Evaluator"]
 
 _MOST_COMPILERS = 8
-
-
-def _silent(text: str) -> None:
-    """Says nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Noise:
-    """What was measured of an incumbent: delta, and by shape its noise and its ratios to the reference."""
-
-    delta: float
-    shapes: Mapping[str, tuple[float, tuple[float, ...]]]
-
-    @classmethod
-    def of(cls, delta: float, yardsticks: Mapping[str, Yardstick]) -> _Noise:
-        shapes = {n: (y.noise, tuple(y.reference_ratios)) for n, y in yardsticks.items()}
-        return cls(delta, shapes)
-
-    def restore(self, yardsticks: Mapping[str, Yardstick]) -> float:
-        for name, (noise, ratios) in self.shapes.items():
-            yardsticks[name].noise = noise
-            yardsticks[name].reference_ratios = list(ratios)
-        return self.delta
 
 
 class Evaluator:
@@ -106,14 +81,11 @@ class Evaluator:
         self.workload = workload
         self.stand = Stand(workload, target, protocol or TimingProtocol())
         self.calibration: CalibrationResult | None = None
-        self.yardsticks: dict[str, Yardstick] = {}
         self._spec = workload.targets[target.name]
         self._measured: dict[int, Ceilings] = {}
         self._ceilings = cached(partial(self._measure, ceilings))
+        self.yardsticks = Yardsticks(self.stand, self._spec, self._ceilings)
         self._cache = cache
-        self._incumbent: Kernel | None = None
-        self._delta = 0.0
-        self._noise: dict[str, _Noise] = {}
         self._prefetch = Prefetch(self.stand.build, min(_MOST_COMPILERS, target.cores))
 
     # Life
@@ -198,11 +170,7 @@ class Evaluator:
         self._prefetch.ask([incumbent, *self._known_kernels()])
         say("testing the workload")
         mutants = self.self_test()
-        self._drop_yardsticks()
-        calibrator = Calibrator(self.stand, self._spec, self._ceilings, say)
-        result, self.yardsticks = calibrator.run(incumbent)
-        self._incumbent = incumbent
-        self._delta = result.delta
+        result = self.yardsticks.calibrate(incumbent, say)
         record = {**result.record, "environment": dict(self.environment())}
         self.calibration = replace(result, mutants=mutants, record=record)
         return self.calibration
@@ -218,52 +186,6 @@ class Evaluator:
         for file in self._spec.library:
             with suppress(DefinitionError, OSError):
                 yield parse_kernel((folder / file).read_text(encoding="utf-8"), file)
-
-    def set_incumbent(self, kernel: Kernel, say: Callable[[str], None] = _silent) -> None:
-        """Makes a kernel the one that verdicts are against; it must have been verified.
-
-        Its noise is measured as the first incumbent's was, since kernels differ in it and the smallest
-        difference that counts follows from it. What was measured once is kept, for an undo.
-
-        Raises:
-            EvaluationError: It cannot be built, loaded or set up any more.
-            WrongOutput: A timed call left a wrong output behind.
-            LaneFailure: A group failed.
-        """
-        if self._incumbent is not None:
-            if _identity(kernel) == _identity(self._incumbent):
-                return
-            self._noise[_identity(self._incumbent)] = _Noise.of(self._delta, self.yardsticks)
-        build = self.stand.build(kernel)
-        self._incumbent = None  # until everything below has worked
-        for yard in self.yardsticks.values():
-            fresh = self._incumbent_lane(kernel, build, yard)
-            self.stand.release(yard.incumbent)
-            yard.incumbent = fresh
-            yard.reference_ratios = []
-        known = self._noise.get(_identity(kernel))
-        if known is not None:
-            self._delta = known.restore(self.yardsticks)
-        else:
-            calibrator = Calibrator(self.stand, self._spec, self._ceilings, say)
-            count = calibrator.noise_rounds(self.yardsticks, self.stand.protocol.later_noise_s)
-            _, self._delta = calibrator.delta(calibrator.noise(kernel, self.yardsticks, count))
-        self._incumbent = kernel
-
-    def _incumbent_lane(self, kernel: Kernel, build: Build, yard: Yardstick) -> Lane:
-        lane = self.stand.open_kernel(
-            GroupRole.INCUMBENT, build, kernel.runtime, yard.shape.ranks, Stage.BENCHMARK
-        )
-        lane.setup(yard.shape, yard.sets)
-        return lane
-
-    def _drop_yardsticks(self) -> None:
-        for yard in self.yardsticks.values():
-            self.stand.release(yard.incumbent)
-            self.stand.release(yard.reference)
-        self.yardsticks = {}
-        self._incumbent = None
-        self._noise = {}
 
     # A candidate
 
@@ -292,10 +214,10 @@ class Evaluator:
         trial = self._trial(kernel, incumbent, against, report, rebench)
         try:
             self._ready()
-            self.set_incumbent(
+            self.yardsticks.set_incumbent(
                 incumbent, lambda text: report(Step(Stage.BENCHMARK, f"new incumbent: {text}"))
             )
-            trial.delta = self._delta
+            trial.delta = self.yardsticks.delta
             return trial.run()
         except KernelFault as fault:
             return trial.failed_by(fault)
@@ -315,8 +237,8 @@ class Evaluator:
         trial = self._trial(kernel, incumbent, "incumbent", lambda update: None, True)
         try:
             self._ready()
-            self.set_incumbent(incumbent)
-            trial.delta = self._delta
+            self.yardsticks.set_incumbent(incumbent)
+            trial.delta = self.yardsticks.delta
             return trial.compare()
         finally:
             trial.close()
@@ -334,8 +256,8 @@ class Evaluator:
         self.stand.begin()
         return Trial(
             self.stand,
-            self.yardsticks,
-            self._delta,
+            self.yardsticks.by_shape,
+            self.yardsticks.delta,
             kernel=kernel,
             incumbent=incumbent,
             against=against,
@@ -407,12 +329,8 @@ class Evaluator:
 
     def _ready(self) -> None:
         """Waits for the judge. A new one, after the death of the old, is shown all memory again."""
-        if not self.stand.ready():
-            return
-        for yard in self.yardsticks.values():
-            for lane in (yard.incumbent, yard.reference):
-                lane.teardown()
-                lane.setup(yard.shape, yard.sets)
+        if self.stand.ready():
+            self.yardsticks.show_again()
 
     def _blame(self, trial: Trial, error: WrongOutput | LaneFailure) -> Outcome:
         """A lane failed or was wrong in a timed call: the candidate's, or one to open again."""
@@ -426,25 +344,9 @@ class Evaluator:
             return trial.failed_by(fault)
         self.stand.checkpoint()
         who = "the incumbent" if error.lane.group.role is GroupRole.INCUMBENT else "a baseline"
-        self._renew(error.lane)
+        self.yardsticks.renew(error.lane)
         text = f"{who} failed in a timed call and was started again: {error}"
         return trial.failed(Failure(trial.stage, FailureKind.HARNESS_FAULT, text))
-
-    def _renew(self, lane: Lane) -> None:
-        for yard in self.yardsticks.values():
-            if yard.incumbent is lane and self._incumbent is not None:
-                self.stand.release(lane)
-                build = self.stand.build(self._incumbent)
-                yard.incumbent = self._incumbent_lane(self._incumbent, build, yard)
-            elif yard.reference is lane:
-                self.stand.release(lane)
-                yard.reference = open_baseline(self.stand, yard.reference_name, yard.shape.ranks)
-                yard.reference.setup(yard.shape, yard.sets)
-
-
-def _identity(kernel: Kernel) -> str:
-    """What a kernel does: its text as built, and its run-time tunables."""
-    return f"{kernel.build_text()}\0{sorted(kernel.runtime.items())}"
 
 
 def _cpu_model() -> str:

@@ -28,8 +28,8 @@ from kerneltui.evaluation.outcome import (
     Verified,
     fault_of,
 )
+from kerneltui.evaluation.rounds import ShapeRounds
 from kerneltui.evaluation.stand import Stand, lint
-from kerneltui.evaluation.timing import ShapeRounds
 from kerneltui.evaluation.values import ValueClass
 from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_idle, verify_shape
 from kerneltui.model.candidate import Failure

@@ -6,6 +6,7 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,10 +14,19 @@ import torch
 from kerneltui.evaluation import worker_abi as abi
 from kerneltui.evaluation.worker_baseline import BaselineCall, PreparedBaseline
 from kerneltui.evaluation.worker_compilers import CompilerHelper
+from kerneltui.evaluation.worker_cuda_abi import (
+    SIDE_STREAMS,
+    CudaSampleArguments,
+    CudaVendorSelf,
+    Device,
+    Outputs,
+)
 from kerneltui.evaluation.worker_cuda_baselines import CUDA_BASELINES, CudaProblem
+from kerneltui.evaluation.worker_cuda_memory import DeviceMapper
 from kerneltui.evaluation.worker_cuda_nccl import Nccl, NcclFace
 from kerneltui.evaluation.worker_cuda_python import cuda_face
 from kerneltui.evaluation.worker_cuda_rates import measure_flag, measure_rates
+from kerneltui.evaluation.worker_cuda_results import check_result
 from kerneltui.evaluation.worker_cuda_windows import NcclWindows
 from kerneltui.evaluation.worker_kernel import (
     CHarness,
@@ -28,147 +38,17 @@ from kerneltui.evaluation.worker_memory import RankMemory
 from kerneltui.evaluation.worker_python import PythonFace
 from kerneltui.evaluation.worker_serving import CacheEmptier, serving_of
 from kerneltui.model.workload import Role
-from kerneltui.targets.cuda import driver
+from kerneltui.targets.cuda import device_memory, driver
 from kerneltui.targets.cuda.packages import Nccl as NcclHeader
 from kerneltui.targets.errors import FailureKind, MemoryFailure
 from kerneltui.targets.windows import DType, GroupLayout
 
-__all__ = [
-    "CudaMachine",
-    "CudaSampleArguments",
-    "CudaVendorSelf",
-    "Device",
-    "DeviceMapper",
-    "Outputs",
-]
+__all__ = ["CudaMachine"]
 
-_pointer = ctypes.c_void_p
-_u32, _u64 = ctypes.c_uint32, ctypes.c_uint64
+_pointer, _u32, _u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
 
-_CUDA, _HUNG, _UNSETTLED = 5, 6, 7  # of the harness, after those that all targets have
 _PATIENCE_NS, _LESS_PATIENCE_NS = 20_000_000, 5_000_000
 _OPEN_FIRST = 2
-_SIDE_STREAMS = 16
-_OUT_OF_MEMORY = 2
-_HINTS = {
-    1: "an argument of a CUDA call is wrong; so is asking for more shared memory than there is",
-    2: "the GPU has no memory left",
-    98: "a kernel was not compiled for this GPU",
-    209: "a kernel was not compiled for this GPU",
-    700: "a kernel read or wrote at an illegal address",
-    701: "a launch asks for too many threads, registers or too much shared memory",
-    702: "a kernel ran longer than the GPU allows",
-    716: "a kernel read or wrote at a misaligned address",
-    719: "a kernel broke off on the GPU",
-}
-
-
-class Device(ctypes.Structure):
-    """ht_device of the harness."""
-
-    _fields_ = (
-        ("stream", _pointer),
-        ("own", _pointer),
-        ("board", _pointer),
-        ("sum", _pointer),
-        ("side_count", _u32),
-        ("side", _pointer * _SIDE_STREAMS),
-    )
-
-
-class _Handle(ctypes.Structure):
-    _fields_ = (("stream", _pointer), ("handle", _pointer))
-
-
-class CudaVendorSelf(ctypes.Structure):
-    """ht_vendor of the harness."""
-
-    _fields_ = (
-        ("create", _pointer),
-        ("set_stream", _pointer),
-        ("set_workspace", _pointer),
-        ("set_math_mode", _pointer),
-        ("gemm", _pointer),
-        ("dtype", ctypes.c_int32),
-        ("handle_count", ctypes.c_int32),
-        ("handles", _Handle * 8),
-    )
-
-
-class Outputs(ctypes.Structure):
-    """ht_outputs of the harness."""
-
-    _fields_ = (("bytes", _pointer), ("count", _u64))
-
-
-class CudaSampleArguments(abi.SampleArguments):
-    """ht_sample of the harness for GPUs."""
-
-    _fields_ = (
-        ("device", _pointer),
-        ("gates", _pointer),
-        ("outputs", _pointer),
-        ("output_count", _u32),
-        ("verifying", _u32),
-        ("patience_ns", _u64),
-        ("hold", _u64),
-        ("gate_ns", _u64),
-        ("go_ns", _u64),
-        ("enqueue_ns", _u64),
-        ("end_count", _u64),
-        ("unheld", _u32),
-    )
-
-
-class DeviceMapper:
-    """Maps shared device memory for one device.
-
-    Args:
-        device: Whose kernels use it.
-        harness: Makes scratch memory.
-    """
-
-    def __init__(self, device: int, harness: CHarness) -> None:
-        self._device = device
-        self._library = harness.library
-        self._mapped: list[driver.Mapping] = []
-        self._scratch: list[int] = []
-        self.before_close: Callable[[], None] | None = None
-
-    def map(self, nbytes: int, descriptor: int) -> int:
-        """Maps an allocation, of this device or of a peer."""
-        try:
-            mapping = driver.map_shared(descriptor, nbytes, (self._device,))
-        except driver.DriverError as error:
-            raise OSError(str(error)) from error
-        self._mapped.append(mapping)
-        return mapping.address
-
-    def adopt(self, mapping: driver.Mapping) -> int:
-        """Takes over memory that is mapped already; its address."""
-        self._mapped.append(mapping)
-        return mapping.address
-
-    def scratch(self, nbytes: int) -> int:
-        """Makes device memory."""
-        place = self._library.ht_allocate(_u64(nbytes))
-        if not place:
-            raise OSError(f"the GPU has no room for {-(-nbytes // (1 << 20))} MiB of scratch")
-        self._scratch.append(place)
-        return place
-
-    def close(self) -> None:
-        """Unmaps everything."""
-        before, self.before_close = self.before_close, None
-        try:
-            if before is not None:
-                before()
-        finally:
-            for mapping in self._mapped:
-                mapping.close()
-            for place in self._scratch:
-                self._library.ht_release(_pointer(place))
-            self._mapped, self._scratch = [], []
 
 
 class CudaMachine:
@@ -205,6 +85,7 @@ class CudaMachine:
         helper: CompilerHelper | None = None,
     ) -> None:
         self.harness = harness
+        self._check = partial(check_result, harness)
         self.threads = threads
         self._rank, self._ranks = rank, ranks
         self._devices = tuple(devices)
@@ -215,7 +96,7 @@ class CudaMachine:
         self._windows: NcclWindows | None = None
         self._memory: RankMemory | None = None
         self._mapper: DeviceMapper | None = None
-        self._offered: driver.Mapping | None = None
+        self._offered: device_memory.Mapping | None = None
         self._free = self._taken = 0
         self._unheld = False
         self._emptier = CacheEmptier(self._devices[rank])
@@ -264,8 +145,8 @@ class CudaMachine:
 
     def equip(self, context: abi.Context, dtype: DType, needs: abi.Requirements) -> list[Any]:
         """Puts streams, vendor, host and fail into a context."""
-        if needs.side_streams > _SIDE_STREAMS:
-            raise KernelError(f"{needs.side_streams} side streams; there are {_SIDE_STREAMS}")
+        if needs.side_streams > SIDE_STREAMS:
+            raise KernelError(f"{needs.side_streams} side streams; there are {SIDE_STREAMS}")
         code = ctypes.c_int32()
         result = self.harness.library.ht_side_streams(
             ctypes.byref(self.device),
@@ -284,7 +165,7 @@ class CudaMachine:
         if (needs.nccl_windows or needs.gin_signals) and self._windows is not None:
             assert self._memory is not None and self._mapper is not None
             try:  # NCCL would ask its peer, whose refusal it takes for silence
-                driver.try_passing_on(self._memory.symmetric[self._rank])
+                device_memory.try_passing_on(self._memory.symmetric[self._rank])
             except driver.DriverError as error:
                 reason = f"no NCCL windows: the driver does not pass shared buffers on: {error}"
                 raise KernelError(reason) from error
@@ -476,7 +357,7 @@ class CudaMachine:
             self._offered = None
         device, nbytes = self._devices[self._rank], layout.ranks[self._rank].symmetric_bytes
         try:
-            self._offered, descriptor = driver.create_mapped(device, nbytes)
+            self._offered, descriptor = device_memory.create_mapped(device, nbytes)
         except MemoryFailure as error:
             raise KernelError(str(error), FailureKind.OUT_OF_MEMORY) from error
         except driver.DriverError as error:
@@ -502,20 +383,6 @@ class CudaMachine:
             if tensor.role is not Role.INPUT
         ]
         return (Outputs * max(1, len(found)))(*found)
-
-    def _check(self, result: int, code: int) -> None:
-        """Raises what a result of the harness means that only GPUs have."""
-        if result == _HUNG:
-            raise KernelError("the GPU did not finish the calls in time", FailureKind.HANG)
-        if result == _UNSETTLED:
-            raise KernelError(
-                "the outputs changed after everything on the stream had run: a stream is not joined, "
-                "or run does not wait for what its peers store"
-            )
-        if result == _CUDA:
-            hint = f": {_HINTS[code]}" if code in _HINTS else ""
-            kind = FailureKind.OUT_OF_MEMORY if code == _OUT_OF_MEMORY else FailureKind.DEVICE
-            raise KernelError(f"{self.harness.reason}{hint}", kind)
 
 
 def _vendor() -> CudaVendorSelf:

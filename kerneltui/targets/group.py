@@ -1,36 +1,16 @@
-"""A group of ranks as the engine sees it: requests with nonces and deadlines, and a certain end."""
+"""A group of ranks as the evaluation sees it: a kernel is loaded, set up, called, and torn down."""
 
 from __future__ import annotations
 
-import mmap
-import os
-import shutil
-import struct
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, Generic, NoReturn, Self, cast
+from typing import Any, Generic, Self, cast
 
 from kerneltui.targets.buffers import SharedMemory
 from kerneltui.targets.client import ForkServerClient
-from kerneltui.targets.diagnosis import (
-    GO_ON_OFFSET,
-    SLOT_BYTES,
-    all_held,
-    clock_conflict,
-    describe_exit,
-    describe_refusal,
-    last_epochs,
-    one_line,
-    rank_samples,
-    unremarkable,
-)
-from kerneltui.targets.ending import end_ranks
-from kerneltui.targets.errors import FailureKind, RankFailure, TargetError
-from kerneltui.targets.exchange import Answers, FarEnds, RankChannels
-from kerneltui.targets.output import KeptOutput, OutputKeeper
+from kerneltui.targets.errors import FailureKind, TargetError
+from kerneltui.targets.output import KeptOutput
 from kerneltui.targets.port import (
     GroupRole,
     KillProof,
@@ -38,18 +18,12 @@ from kerneltui.targets.port import (
     Requirements,
     Sample,
 )
+from kerneltui.targets.sampling import Sampling
+from kerneltui.targets.started import StartedRanks
 from kerneltui.targets.traits import GroupTraits, Memory
 from kerneltui.targets.windows import GroupLayout
 
 __all__ = ["RankGroup"]
-
-_ANSWER_S = 0.5  # the harness gives up first and can say who was late; the engine waits this longer
-_DETAIL_CHARACTERS = 2000
-_LONGEST_DELAY_NS = 1_000_000_000
-_LOOK_S = 50e-6
-_WORD = struct.Struct("=Q")
-_UNHELD, _TRIED_AGAIN = 2, 16
-"""After so many samples in a row whose calls could not be held back it is tried in one of so many."""
 
 
 class RankGroup(Generic[Memory]):
@@ -82,32 +56,35 @@ class RankGroup(Generic[Memory]):
         self.role = role
         self.ranks = ranks
         self.limits = limits
-        self.pids: tuple[int, ...] = ()
-        self.sandbox_level = ""
-        self.threads = 0
-        self.memory: Memory | None = None
-        self.layout: GroupLayout | None = None
         self.facts: Mapping[str, Any] = {}
-        self.left_behind = ""
         self._traits = traits
         self._connected = not traits.connects_late
         self._has_windows = False
-        self._server = server
-        self._directory = directory
-        self._channels = RankChannels()
-        self._outputs = [(OutputKeeper(), OutputKeeper()) for _ in range(ranks)]
-        self._ending = threading.Lock()
-        self._proof: KillProof | None = None
-        self._killed = self._settled = False
-        self._gate = self._unheld = 0
-        self._control_fd = os.memfd_create("kerneltui-control", os.MFD_CLOEXEC)
-        os.ftruncate(self._control_fd, -(-ranks * SLOT_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE)
-        self._control = mmap.mmap(self._control_fd, 0)
-        try:
-            self._open(options)
-        except BaseException:
-            self.close()
-            raise
+        self._started = StartedRanks(
+            server,
+            group_id,
+            ranks,
+            limits=limits,
+            directory=directory,
+            options={**options, "role": str(role)},
+            traits=traits,
+        )
+        self._sampling = Sampling(self._started, traits)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Processes, by rank."""
+        return self._started.pids
+
+    @property
+    def sandbox_level(self) -> str:
+        """What confines the ranks, in words."""
+        return self._started.sandbox_level
+
+    @property
+    def memory(self) -> Memory | None:
+        """The buffers that are set up, if there are."""
+        return self._started.memory
 
     # What the evaluation asks for
 
@@ -117,7 +94,7 @@ class RankGroup(Generic[Memory]):
         Raises:
             RankFailure: If it cannot be loaded, or its constructors crash or hang.
         """
-        self._ask("load", {"library": str(library)}, self.limits.load_s)
+        self._started.ask("load", {"library": str(library)}, self.limits.load_s)
 
     def load_baseline(self, name: str) -> None:
         """Takes a trusted implementation by name.
@@ -128,7 +105,7 @@ class RankGroup(Generic[Memory]):
         """
         if self.role is not GroupRole.BASELINE:
             raise ValueError(f"a group of role {self.role} takes no baseline")
-        self._ask("load_baseline", {"name": name}, self.limits.load_s)
+        self._started.ask("load_baseline", {"name": name}, self.limits.load_s)
 
     def requirements(
         self, dimensions: Mapping[str, int], runtime: Mapping[str, int]
@@ -139,7 +116,7 @@ class RankGroup(Generic[Memory]):
             RankFailure: If the kernel refuses the shape, or was built for another version.
         """
         body = {"dimensions": dict(dimensions), "runtime": dict(runtime)}
-        answers = self._ask("requirements", body, self.limits.load_s)
+        answers = self._started.ask("requirements", body, self.limits.load_s)
         wanted = Requirements(
             signal_words=max(int(a["signal_words"]) for a in answers),
             window_bytes=max(int(a["window_bytes"]) for a in answers),
@@ -148,22 +125,22 @@ class RankGroup(Generic[Memory]):
             nccl_windows=any(a["nccl_windows"] for a in answers),
         )
         if (wanted.host_collectives or wanted.nccl_windows) and not self._connected:
-            met = self._ask("meet", {}, self.limits.load_s)
-            self._ask("connect", {"meeting": met[0]["meeting"]}, self.limits.start_s)
+            met = self._started.ask("meet", {}, self.limits.load_s)
+            self._started.ask("connect", {"meeting": met[0]["meeting"]}, self.limits.start_s)
             self._connected = True
         if wanted.nccl_windows and not self._has_windows:
-            self._ask("windows", {"library": self._windows_library()}, self.limits.load_s)
+            self._started.ask("windows", {"library": self._windows_library()}, self.limits.load_s)
             self._has_windows = True
         return wanted
 
     def _windows_library(self) -> str:
         if self._traits.windows is None:
             reason = "there are no NCCL windows on this target"
-            self._fail("requirements", FailureKind.ERROR, None, reason)
+            self._started.fail("requirements", FailureKind.ERROR, None, reason)
         try:
             return self._traits.windows()
         except TargetError as error:
-            self._fail("requirements", FailureKind.ERROR, None, f"no NCCL windows: {error}")
+            self._started.fail("requirements", FailureKind.ERROR, None, f"no NCCL windows: {error}")
 
     @property
     def makes_memory(self) -> bool:
@@ -178,16 +155,7 @@ class RankGroup(Generic[Memory]):
     @property
     def enqueues(self) -> bool:
         """Whether calls are enqueued first and begin only when a gate opens."""
-        return self._traits.enqueues and self._unheld < _UNHELD
-
-    @property
-    def _opens_first(self) -> bool:
-        """Whether the gate opens before anything is enqueued: holding it back has failed.
-
-        A gate that loses its patience leaves time in which work could be done unseen, and the engine's clock
-        would take that time for hidden work.
-        """
-        return self._unheld >= _UNHELD and self._unheld % _TRIED_AGAIN != 0
+        return self._sampling.enqueues
 
     def offer(self, layout: GroupLayout) -> list[int]:
         """Has each rank make its own symmetric file of a layout, for the next `setup`.
@@ -200,12 +168,12 @@ class RankGroup(Generic[Memory]):
             RankFailure: If a rank fails.
         """
         body = {"layout": layout.to_json()}
-        answers = self._answers("offer", body, self.limits.setup_s, passing=1)
+        answers = self._started.answers("offer", body, self.limits.setup_s, passing=1)
         for rank, passed in sorted(answers.passed.items()):
             if len(passed) != 1:
                 answers.drop_passed()
                 reason = f"rank {rank} offered no memory"
-                self._fail("offer", FailureKind.ERROR, rank, reason)
+                self._started.fail("offer", FailureKind.ERROR, rank, reason)
         return [answers.passed[rank][0] for rank in range(self.ranks)]
 
     def setup(
@@ -229,13 +197,13 @@ class RankGroup(Generic[Memory]):
         make = self._traits.make_memory
         if (make is None) is (memory is None):
             raise ValueError("the buffers of a group are made here, or given to setup")
-        self._check_alive()
-        self.memory = make(layout) if make is not None else cast("Memory", memory)
-        self.layout = layout
-        self._unheld = 0
-        files = self.memory.files
+        self._started.check_alive()
+        made = make(layout) if make is not None else cast("Memory", memory)
+        self._started.memory, self._started.layout = made, layout
+        self._sampling.begin()
+        files = made.files
         shared = [*(f.symmetric for f in files), *(f.signals for f in files)]
-        answers = self._ask(
+        answers = self._started.ask(
             "setup",
             {"layout": layout.to_json(), "runtime": dict(runtime)},
             self.limits.setup_s,
@@ -254,7 +222,7 @@ class RankGroup(Generic[Memory]):
         Raises:
             RankFailure: If a rank fails or hangs.
         """
-        return self._sample(
+        return self._sampling.take(
             "run",
             calls=1,
             first_set=set_index,
@@ -293,7 +261,7 @@ class RankGroup(Generic[Memory]):
             RankFailure: If a rank fails or hangs.
         """
         limit = self.limits.sample_s if limit_s is None else limit_s
-        return self._sample(
+        return self._sampling.take(
             "sample",
             calls=calls,
             first_set=first_set,
@@ -311,8 +279,8 @@ class RankGroup(Generic[Memory]):
         Raises:
             RankFailure: If a rank fails.
         """
-        self._ask("teardown", {}, self.limits.setup_s)
-        self._release_memory()
+        self._started.ask("teardown", {}, self.limits.setup_s)
+        self._started.release_memory()
 
     def measure(self, dtype: str) -> list[dict[str, Any]]:
         """Has every rank measure the rates of its device, all at the same time.
@@ -326,8 +294,8 @@ class RankGroup(Generic[Memory]):
         """
         if self.role is not GroupRole.BASELINE:
             raise ValueError(f"a group of role {self.role} measures nothing")
-        found = self._ask("rates", {"dtype": dtype}, self.limits.start_s)
-        first = self._ask("flag", {}, self.limits.start_s)[0]
+        found = self._started.ask("rates", {"dtype": dtype}, self.limits.start_s)
+        first = self._started.ask("flag", {}, self.limits.start_s)[0]
         return [{**rates, "flag_ns": float(first["ns"])} for rates in found]
 
     def ask(
@@ -344,9 +312,9 @@ class RankGroup(Generic[Memory]):
         Raises:
             RankFailure: If a rank fails, or knows no such request.
         """
-        message = {**body, "gate": self._gate + 1, "deadline_ns": _after(limit_s)}
-        self._gate += gates
-        return self._ask(what, message, limit_s)
+        deadline_ns = time.monotonic_ns() + int(limit_s * 1e9)
+        message = {**body, "gate": self._sampling.gates(gates), "deadline_ns": deadline_ns}
+        return self._started.ask(what, message, limit_s)
 
     def ping(self) -> float:
         """Asks all ranks for a sign of life; seconds that it took.
@@ -355,15 +323,14 @@ class RankGroup(Generic[Memory]):
             RankFailure: If one gives none.
         """
         begin = time.monotonic()
-        self._ask("ping", {}, self.limits.load_s)
+        self._started.ask("ping", {}, self.limits.load_s)
         return time.monotonic() - begin
 
     # The end
 
     def kill(self) -> None:
         """Ends the group, from any thread. Whoever waits for it gets a `RankFailure`."""
-        self._killed = True
-        self._end()
+        self._started.kill()
 
     def close(self) -> KillProof:
         """Ends the group and gives back its memory, files and descriptors. May be called again.
@@ -371,19 +338,7 @@ class RankGroup(Generic[Memory]):
         Returns:
             The proof that its processes are gone.
         """
-        proof = self._end()
-        self._release_memory()
-        if not self._settled:
-            self._settled = True
-            self.left_behind = self._traits.settle(proof, self.layout)
-        with self._ending:
-            self._channels.close()
-            if not self._control.closed:
-                self._control.close()
-                os.close(self._control_fd)
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._server.forget(self.group_id)
-        return proof
+        return self._started.close()
 
     def __enter__(self) -> Self:
         """The group itself."""
@@ -396,223 +351,8 @@ class RankGroup(Generic[Memory]):
     @property
     def alive(self) -> bool:
         """False when the group has ended, for whatever reason."""
-        return self._proof is None
+        return self._started.alive
 
     def output(self) -> tuple[KeptOutput, ...]:
         """What each rank wrote to standard output, then what each wrote to standard error."""
-        return tuple(self._outputs[r][i].kept() for i in (0, 1) for r in range(self.ranks))
-
-    # Inside
-
-    def _open(self, options: Mapping[str, Any]) -> None:
-        limits = {
-            name: getattr(self.limits, name)
-            for name in ("memory_bytes", "shared_bytes", "file_bytes")
-        }
-        limits["addresses"] = self._traits.limits_addresses
-        request = {
-            "do": "open",
-            "group": self.group_id,
-            "ranks": self.ranks,
-            "limits": limits,
-            "options": {**options, "role": str(self.role), "directory": str(self._directory)},
-        }
-        try:
-            with FarEnds() as far:
-                self._directory.mkdir(mode=0o700, parents=True)
-                for rank in range(self.ranks):
-                    (self._directory / f"rank{rank}").mkdir(mode=0o700)
-                    pipes = [os.pipe2(os.O_CLOEXEC) for _ in self._outputs[rank]]
-                    far.add(self._channels.add(), *(writer for _, writer in pipes))
-                    for (reader, _), keeper in zip(pipes, self._outputs[rank], strict=True):
-                        self._server.watch(reader, keeper)
-                answer = self._server.ask(request, far.descriptors, timeout_s=self.limits.start_s)
-            self.pids = tuple(answer["pids"])
-        except OSError as error:
-            raise RankFailure(
-                FailureKind.START, None, f"cannot start {self.ranks} ranks: {error.strerror}"
-            ) from error
-        answers = self._ask(
-            "begin", {}, self.limits.start_s, descriptors=[[self._control_fd]] * self.ranks
-        )
-        self.sandbox_level = str(answers[0]["sandbox"])
-        self.threads = int(answers[0]["threads"])
-
-    def _sample(
-        self,
-        what: str,
-        *,
-        calls: int,
-        first_set: int,
-        epoch: int,
-        delays_ns: Sequence[int],
-        limit_s: float,
-        verifying: bool,
-        between: Callable[[], None] | None = None,
-        how: Mapping[str, object] | None = None,
-    ) -> Sample:
-        if self.memory is None:
-            raise ValueError("setup must come before a call")
-        if calls < 1 or not 0 <= first_set < self.memory.layout.sets:
-            raise ValueError(f"{calls} calls from set {first_set}")
-        delays = list(delays_ns) or [0] * self.ranks
-        if len(delays) != self.ranks or not all(0 <= d <= _LONGEST_DELAY_NS for d in delays):
-            raise ValueError(f"delays of {delays_ns} ns for {self.ranks} ranks")
-        if between is not None and (verifying or not self.enqueues):
-            raise ValueError("nothing is held back here that something could be done before")
-        self._gate += 1
-        begin = time.monotonic_ns()
-        body = {
-            "calls": calls,
-            "first_set": first_set,
-            "epoch": epoch,
-            "verifying": verifying,
-            "gate": self._gate,
-            "hold": between is not None,
-            "open_first": not verifying and self._opens_first,
-            "deadline_ns": begin + int(limit_s * 1e9),
-            **(how or {}),
-        }
-        meanwhile = None if between is None else partial(self._hold, between, limit_s)
-        delayed = [{"delay_ns": d} for d in delays]
-        answers = self._ask(what, body, limit_s, each=delayed, meanwhile=meanwhile)
-        end = time.monotonic_ns()
-        try:
-            seen = rank_samples(answers, calls)
-        except (KeyError, TypeError, ValueError) as error:
-            self._fail(what, FailureKind.ERROR, None, f"a rank sent a broken sample: {error}")
-        if not verifying:
-            self._unheld = self._unheld + 1 if any(rank.unheld for rank in seen) else 0
-        return Sample(
-            calls=calls,
-            first_set=first_set,
-            epoch=epoch,
-            ranks=seen,
-            wall_ns=end - begin,
-            clock_conflict=clock_conflict(
-                seen,
-                begin,
-                end,
-                slack_ns=self._traits.ticks_slack_ns,
-                may_be_late=self._traits.ticks_late,
-            ),
-            slack_ns=self._traits.clock_slack_ns,
-        )
-
-    def _ask(
-        self,
-        what: str,
-        body: Mapping[str, Any],
-        limit_s: float,
-        *,
-        each: Sequence[Mapping[str, Any]] | None = None,
-        descriptors: Sequence[Sequence[int]] | None = None,
-        meanwhile: Callable[[], None] | None = None,
-    ) -> list[dict[str, Any]]:
-        """Sends one request to all ranks; their answers, or the end of the group."""
-        answers = self._answers(
-            what, body, limit_s, each=each, descriptors=descriptors, meanwhile=meanwhile
-        )
-        return [answers.given[rank] for rank in range(self.ranks)]
-
-    def _answers(
-        self,
-        what: str,
-        body: Mapping[str, Any],
-        limit_s: float,
-        *,
-        each: Sequence[Mapping[str, Any]] | None = None,
-        descriptors: Sequence[Sequence[int]] | None = None,
-        meanwhile: Callable[[], None] | None = None,
-        passing: int = 0,
-    ) -> Answers:
-        self._check_alive()
-        answers = self._channels.ask(
-            {"do": what, **body},
-            time.monotonic() + limit_s + _ANSWER_S,
-            each=each,
-            descriptors=descriptors,
-            meanwhile=meanwhile,
-            passing=passing,
-        )
-        if answers.failed or answers.silent:
-            answers.drop_passed()
-        if answers.failed:
-            self._fail_answers(what, answers)
-        if answers.silent:
-            self._fail_hang(what, answers.silent, limit_s)
-        return answers
-
-    def _hold(self, between: Callable[[], None], limit_s: float) -> None:
-        """Does something once all ranks have enqueued their calls, then lets the calls begin."""
-        deadline = time.monotonic() + limit_s
-        try:
-            while not all_held(self._control, self.ranks, self._gate):
-                if self._channels.answered() or time.monotonic() > deadline:
-                    return
-                time.sleep(_LOOK_S)
-            between()
-        finally:
-            for rank in range(self.ranks):
-                place = rank * SLOT_BYTES + GO_ON_OFFSET
-                _WORD.pack_into(self._control, place, self._gate)
-
-    def _check_alive(self) -> None:
-        if self._killed or self._proof is not None:
-            raise RankFailure(FailureKind.KILLED, None, f"group {self.group_id} has ended")
-
-    def _fail_answers(self, what: str, answers: Answers) -> NoReturn:
-        if answers.gone:
-            exits = {
-                rank: self._server.wait_exit(self.group_id, rank, 1.0) for rank in answers.gone
-            }
-            # If several are gone, the one that died of a signal of its own explains the others.
-            rank = min(answers.gone, key=lambda r: (unremarkable(exits[r]), r))
-            kind, reason = describe_exit(rank, exits[rank], what)
-        else:
-            rank = min(r for r, answer in answers.given.items() if not answer["ok"])
-            kind, reason = describe_refusal(rank, answers.given[rank], what)
-            if kind is FailureKind.HANG:
-                reason += f"; {last_epochs(self._control, self.ranks)}"
-        self._fail(what, kind, rank, reason)
-
-    def _fail_hang(self, what: str, silent: list[int], limit_s: float) -> NoReturn:
-        names = "rank" if len(silent) == 1 else "ranks"
-        who = " and ".join(str(r) for r in silent)
-        reason = f"{names} {who} hung in {what}: no answer within {limit_s:g} s"
-        if what in ("run", "sample"):
-            reason += f"; {last_epochs(self._control, self.ranks)}"
-        self._fail(what, FailureKind.HANG, silent[0] if len(silent) == 1 else None, reason)
-
-    def _fail(self, what: str, kind: FailureKind, rank: int | None, reason: str) -> NoReturn:
-        if self._killed:
-            kind, reason = FailureKind.KILLED, f"group {self.group_id} was ended"
-        reason = one_line(reason)
-        proof = self.close()
-        detail = [describe_exit(e.rank, e, what)[1] for e in proof.exits]
-        for writer, (_, errors) in enumerate(self._outputs):
-            last = errors.kept().text[-_DETAIL_CHARACTERS:].strip()
-            if last:
-                detail.append(f"rank {writer} wrote: {last}")
-        if not proof.gone:
-            reason += f"; processes {', '.join(map(str, proof.left))} cannot be killed"
-        if self.left_behind:
-            reason += f"; {self.left_behind}"
-        raise RankFailure(kind, rank, reason, "\n".join(detail))
-
-    def _end(self) -> KillProof:
-        with self._ending:
-            if self._proof is not None:
-                return self._proof
-            self._channels.shutdown()
-            self._proof = end_ranks(self._server, self.group_id, self.pids)
-            return self._proof
-
-    def _release_memory(self) -> None:
-        memory, self.memory = self.memory, None
-        if memory is not None:
-            memory.close()
-
-
-def _after(seconds: float) -> int:
-    return time.monotonic_ns() + int(seconds * 1e9)
+        return self._started.output()

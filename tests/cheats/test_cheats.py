@@ -68,7 +68,7 @@ def test_a_true_large_speed_up_over_a_slow_parent_is_not_rejected(
     outcome = evaluator.evaluate(
         parse_kernel(kernel(), "fast.cpp"), slow, against="slow", report=seen.append
     )
-    evaluator.set_incumbent(incumbent)
+    evaluator.yardsticks.set_incumbent(incumbent)
     assert outcome.failure is None, outcome.failure
     assert outcome.measurement is not None
     assert outcome.measurement.geomean.high < -0.5, "three milliseconds are most of the time"

@@ -59,7 +59,7 @@ def test_an_incumbent_that_dies_is_no_fault_of_the_candidate(
     evaluator: Evaluator, incumbent: Kernel
 ) -> None:
     assert honest(evaluator, incumbent).failure is None
-    yard = next(iter(evaluator.yardsticks.values()))
+    yard = next(iter(evaluator.yardsticks.by_shape.values()))
     os.kill(yard.incumbent.group.pids[0], signal.SIGKILL)
     outcome = honest(evaluator, incumbent)
     assert outcome.failure is not None

@@ -18,7 +18,7 @@ from kerneltui.evaluation.worker_cuda_windows import NcclWindows
 from kerneltui.evaluation.worker_kernel import KernelError
 from kerneltui.evaluation.worker_memory import RankMemory, build_context
 from kerneltui.model.workload import Role
-from kerneltui.targets.cuda import driver
+from kerneltui.targets.cuda import device_memory, driver
 from kerneltui.targets.cuda.toolchain import CudaToolchain
 from kerneltui.targets.errors import MemoryFailure, TargetError
 from kerneltui.targets.windows import DType, GroupLayout, TensorSpec
@@ -288,24 +288,24 @@ def open_files() -> int:
 def test_memory_that_cannot_be_passed_on_is_told_before_nccl_waits_for_it(
     drives: ctypes.CDLL,
 ) -> None:
-    driver.try_passing_on(0x4000000000)
+    device_memory.try_passing_on(0x4000000000)
     drives.refuse(1)
     with pytest.raises(driver.DriverError, match="cuMemExportToShareableHandle: invalid argument"):
-        driver.try_passing_on(0x4000000000)
+        device_memory.try_passing_on(0x4000000000)
 
 
 def test_what_a_rank_makes_is_mapped_and_can_go_on(drives: ctypes.CDLL) -> None:
-    mapping, descriptor = driver.create_mapped(1, 4 << 20)
+    mapping, descriptor = device_memory.create_mapped(1, 4 << 20)
     assert drives.holds() == 0  # the mapping keeps it
     assert drives.maps() == 111
-    driver.try_passing_on(mapping.address)
+    device_memory.try_passing_on(mapping.address)
     os.close(descriptor)
     mapping.close()
     drives.refuse(1)
     with pytest.raises(driver.DriverError, match="cuMemExportToShareableHandle"):
-        driver.create_mapped(1, 4 << 20)
+        device_memory.create_mapped(1, 4 << 20)
     with pytest.raises(MemoryFailure, match="GPU 1 has no room for 2048 MiB"):
-        driver.create_mapped(1, 2 << 30)
+        device_memory.create_mapped(1, 2 << 30)
 
 
 @pytest.mark.parametrize("silent", [0, 1])
@@ -313,18 +313,18 @@ def test_what_a_rank_offers_must_lie_on_its_device(drives: ctypes.CDLL, silent: 
     drives.keep_silent(silent)
     with Path(os.devnull).open("rb") as file:
         drives.lie_on(1, 1)
-        driver.map_shared(file.fileno(), 2 << 20, (0, 1), home=1).close()
+        device_memory.map_shared(file.fileno(), 2 << 20, (0, 1), home=1).close()
         assert drives.maps() == 2  # for both devices
         drives.lie_on(1, 0)
         with pytest.raises(driver.DriverError, match="it lies on GPU 0, not on GPU 1"):
-            driver.map_shared(file.fileno(), 2 << 20, (0, 1), home=1)
-        driver.map_shared(
+            device_memory.map_shared(file.fileno(), 2 << 20, (0, 1), home=1)
+        device_memory.map_shared(
             file.fileno(), 2 << 20, (0, 1)
         ).close()  # that of the judge may lie anywhere
         if not silent:
             drives.lie_on(2, 1)  # memory of the host, on its node 1
             with pytest.raises(driver.DriverError, match="it lies on no GPU, not on GPU 1"):
-                driver.map_shared(file.fileno(), 2 << 20, (0, 1), home=1)
+                device_memory.map_shared(file.fileno(), 2 << 20, (0, 1), home=1)
 
 
 def test_memory_of_unknown_place_is_refused(drives: ctypes.CDLL) -> None:
@@ -333,7 +333,7 @@ def test_memory_of_unknown_place_is_refused(drives: ctypes.CDLL) -> None:
         Path(os.devnull).open("rb") as file,
         pytest.raises(driver.DriverError, match="where it lies is not known: cuMemGetAllocation"),
     ):
-        driver.map_shared(file.fileno(), 2 << 20, (0, 1), home=1)
+        device_memory.map_shared(file.fileno(), 2 << 20, (0, 1), home=1)
 
 
 def test_the_further_memory_is_registered_behind_the_tensors(played: Path, tmp_path: Path) -> None:

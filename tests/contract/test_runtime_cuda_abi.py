@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from kerneltui.evaluation import worker_abi as abi
-from kerneltui.evaluation.worker_cuda_machine import (
+from kerneltui.evaluation.worker_cuda_abi import (
     CudaSampleArguments,
     CudaVendorSelf,
     Device,

@@ -85,14 +85,14 @@ def test_calls_that_cannot_be_held_back_are_begun_by_the_gate(
     group: RankGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
-    ask, unheld = group._ask, True
+    ask, unheld = group._started.ask, True
 
     def of_a_gpu(what: str, body: dict[str, Any], *rest: Any, **more: Any) -> list[dict[str, Any]]:
         first = bool(body["open_first"])
         asked.append(first)
         return [{**answer, "unheld": first or unheld} for answer in ask(what, body, *rest, **more)]
 
-    monkeypatch.setattr(group, "_ask", of_a_gpu)
+    monkeypatch.setattr(group._started, "ask", of_a_gpu)
     for number in range(19):
         group.sample(1, 0, 1 + number)
     # Two are tried, and one of sixteen after that.

@@ -1,4 +1,4 @@
-"""What the tests of this folder need: GPUs, and a word where there are too few."""
+"""What the tests of this folder need: GPUs, a word where there are too few, and a look at what is left."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ def skip_unless(least: int) -> None:
     reason = _missing(least)
     if reason:
         pytest.skip(reason, allow_module_level=True)
+
+
+def check_nothing_left(target: object) -> None:
+    """Fails where a rank or a compiler lives, or a GPU is quarantined."""
+    from kerneltui.targets.cuda.runtime import CudaTarget
+    from kerneltui.targets.processes import descendants, is_alive
+
+    assert isinstance(target, CudaTarget)
+    assert not [pid for pid in descendants([target.server_pid]) if is_alive(pid)]
+    assert not target.quarantined
 
 
 def _missing(least: int) -> str:

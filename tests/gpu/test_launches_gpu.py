@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gpus import skip_unless
+from gpus import check_nothing_left, skip_unless
 
 skip_unless(2)
 pytestmark = pytest.mark.slow
@@ -30,7 +30,6 @@ from kerneltui.model.measurement import FailureKind, Stage  # noqa: E402
 from kerneltui.model.workload import load_workload  # noqa: E402
 from kerneltui.targets.cuda.runtime import CudaTarget  # noqa: E402
 from kerneltui.targets.port import GroupRole, Limits  # noqa: E402
-from kerneltui.targets.processes import descendants, is_alive  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 PLAIN = VerifyPlan(classes=(ValueClass.EXACT,), edit=False, repeats=0, late_ranks=False)
@@ -47,20 +46,10 @@ WAITS_FOR_LATER = (
 )
 
 
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    made = Bench(tmp_path_factory.mktemp("project"))
-    made.stand.start()
-    made.stand.ready()
-    yield made
-    made.stand.close()
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left(bench: Bench) -> Iterator[None]:
     yield
-    assert not [pid for pid in descendants([bench.target.server_pid]) if is_alive(pid)]
-    assert not bench.target.quarantined
+    check_nothing_left(bench.target)
 
 
 def fault_of(bench: Bench, source: str) -> KernelFault:

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gpus import skip_unless
+from gpus import check_nothing_left, skip_unless
 
 skip_unless(2)
 pytestmark = pytest.mark.slow
@@ -28,7 +28,6 @@ from kerneltui.targets.cuda.network import gin_missing  # noqa: E402
 from kerneltui.targets.cuda.runtime import CudaTarget  # noqa: E402
 from kerneltui.targets.errors import RankFailure  # noqa: E402
 from kerneltui.targets.port import GroupRole  # noqa: E402
-from kerneltui.targets.processes import descendants, is_alive  # noqa: E402
 
 KERNELS = ROOT / "kernels" / "gemm_allgather"
 
@@ -46,10 +45,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 def nothing_is_left(pair: Stand) -> Iterator[None]:
     """After every test no rank lives, and no GPU is quarantined."""
     yield
-    target = pair.target
-    assert isinstance(target, CudaTarget)
-    assert not [pid for pid in descendants([target.server_pid]) if is_alive(pid)]
-    assert not target.quarantined
+    check_nothing_left(pair.target)
 
 
 @pytest.mark.parametrize("placement", ["stream_overlap", "split_put_wait"])

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gpus import skip_unless
+from gpus import check_nothing_left, skip_unless
 
 skip_unless(1)
 pytestmark = pytest.mark.slow
@@ -27,7 +27,6 @@ from kerneltui.model.measurement import FailureKind, Stage  # noqa: E402
 from kerneltui.model.workload import Shape, load_workload  # noqa: E402
 from kerneltui.targets.cuda.runtime import CudaTarget  # noqa: E402
 from kerneltui.targets.port import GroupRole  # noqa: E402
-from kerneltui.targets.processes import descendants, is_alive  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 ODD, ALIGNED = (127, 61, 89), (776, 328, 200)
@@ -51,10 +50,7 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 def nothing_is_left(stand: Stand) -> Iterator[None]:
     """After every test no rank and no compiler lives, and no GPU is quarantined."""
     yield
-    target = stand.target
-    assert isinstance(target, CudaTarget)
-    assert not [pid for pid in descendants([target.server_pid]) if is_alive(pid)]
-    assert not target.quarantined
+    check_nothing_left(stand.target)
 
 
 def _shapes(stand: Stand, sizes: Sequence[tuple[int, int, int]]) -> list[Shape]:

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gpus import skip_unless
+from gpus import check_nothing_left, skip_unless
 
 skip_unless(2)
 pytestmark = pytest.mark.slow
@@ -25,34 +25,23 @@ from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape  # noqa:
 from kerneltui.model.measurement import FailureKind  # noqa: E402
 from kerneltui.targets.errors import ServerFailure  # noqa: E402
 from kerneltui.targets.port import GroupRole, Limits  # noqa: E402
-from kerneltui.targets.processes import descendants, is_alive  # noqa: E402
 
 DELAY_NS = 5_000_000
 PLAIN = VerifyPlan(classes=(ValueClass.EXACT,), edit=False, repeats=0, late_ranks=False)
 HANG = Limits(first_call_s=1.0, sample_s=1.0)
 
 
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    made = Bench(tmp_path_factory.mktemp("project"))
-    made.stand.start()
-    made.stand.ready()
-    yield made
-    made.stand.close()
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left(bench: Bench) -> Iterator[None]:
     """After every test no rank lives, no GPU is quarantined, and a right kernel passes."""
     yield
-    assert not [pid for pid in descendants([bench.target.server_pid]) if is_alive(pid)]
-    assert not bench.target.quarantined
+    check_nothing_left(bench.target)
     lane = bench.lane(kernels.kernel())
     try:
         verify(bench, lane, plan=PLAIN)
     finally:
         lane.close()
-    assert not [pid for pid in descendants([bench.target.server_pid]) if is_alive(pid)]
+    check_nothing_left(bench.target)
 
 
 def verify(bench: Bench, lane, m: int = 127, plan: VerifyPlan | None = None) -> Tally:

@@ -23,7 +23,7 @@ from kerneltui.engine.opening import workload_on  # noqa: E402
 from kerneltui.evaluation.code_record import code_record  # noqa: E402
 from kerneltui.evaluation.outcome import EvaluationError  # noqa: E402
 from kerneltui.evaluation.pipeline import Evaluator  # noqa: E402
-from kerneltui.evaluation.timing import ShapeRounds  # noqa: E402
+from kerneltui.evaluation.rounds import ShapeRounds  # noqa: E402
 from kerneltui.model.kernel import Kernel, parse_kernel  # noqa: E402
 from kerneltui.model.measurement import Stage  # noqa: E402
 from kerneltui.model.reading import GpuReading  # noqa: E402

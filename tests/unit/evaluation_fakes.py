@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from kerneltui.evaluation.benchmark import Yardstick
 from kerneltui.evaluation.lane import Lane
-from kerneltui.evaluation.timing import Burst, ShapeRounds
+from kerneltui.evaluation.rounds import Burst, ShapeRounds
 from kerneltui.model.workload import Shape, Workload, load_workload
 from kerneltui.targets.port import RankSample, Sample
 

@@ -8,7 +8,8 @@ from evaluation_fakes import MS, burst, rounds, shape, yardstick
 from kerneltui.evaluation.benchmark import Benchmark, build_measurement, quarantine_reason
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import KernelFault
-from kerneltui.evaluation.timing import ShapeRounds, Timer, TimingProtocol
+from kerneltui.evaluation.rounds import ShapeRounds
+from kerneltui.evaluation.timing import Timer, TimingProtocol
 from kerneltui.model.measurement import FailureKind, Measurement, MeasurementStage
 from kerneltui.model.statistics import Verdict
 

@@ -10,7 +10,8 @@ import pytest
 from evaluation_fakes import burst
 
 from kerneltui.evaluation.calibration import Calibrator
-from kerneltui.evaluation.timing import ShapeRounds, TimingProtocol
+from kerneltui.evaluation.rounds import ShapeRounds
+from kerneltui.evaluation.timing import TimingProtocol
 
 PROTOCOL = TimingProtocol(early_look=4, least_delta=0.01)
 

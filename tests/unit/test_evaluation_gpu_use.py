@@ -17,7 +17,8 @@ from kerneltui.evaluation.benchmark import build_measurement
 from kerneltui.evaluation.code_record import code_record, loud_findings
 from kerneltui.evaluation.gpu_use import BurstUse, Watch, add_gpu_use
 from kerneltui.evaluation.lane import Lane
-from kerneltui.evaluation.timing import ShapeRounds, Timer, TimingProtocol
+from kerneltui.evaluation.rounds import ShapeRounds
+from kerneltui.evaluation.timing import Timer, TimingProtocol
 from kerneltui.model.measurement import Measurement, MeasurementStage
 from kerneltui.model.reading import GpuReading
 from kerneltui.targets.errors import TargetError

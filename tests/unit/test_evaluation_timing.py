@@ -5,18 +5,12 @@ from statistics import median
 from typing import cast
 
 import pytest
-from evaluation_fakes import MS, burst, rounds, sample
+from evaluation_fakes import MS, sample
 
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import Interrupted
-from kerneltui.evaluation.timing import (
-    Burst,
-    LaneFailure,
-    ShapeRounds,
-    Timer,
-    TimingProtocol,
-    WrongOutput,
-)
+from kerneltui.evaluation.rounds import ShapeRounds
+from kerneltui.evaluation.timing import LaneFailure, Timer, TimingProtocol, WrongOutput
 from kerneltui.evaluation.values import Fault, FaultKind, Report
 from kerneltui.targets.errors import FailureKind, RankFailure
 from kerneltui.targets.port import Sample
@@ -183,41 +177,6 @@ def test_the_wish_to_stop_is_heard_between_rounds() -> None:
         )
 
 
-def test_the_slowest_rank_counts_and_all_calls_share_the_time() -> None:
-    found = Burst.of([sample((0, [2 * MS, 4 * MS]), (MS, [3 * MS, 6 * MS]))])
-    assert found.value_ns == 3 * MS
-    assert found.ranks_ns == (2 * MS, 2.5 * MS)
-
-
-def test_a_burst_is_the_median_of_its_samples() -> None:
-    found = Burst.of([sample((0, [value * MS])) for value in (5, 1, 2)])
-    assert found.value_ns == 2 * MS
-
-
-@pytest.mark.parametrize("end", [0, -5])
-def test_a_time_that_is_not_positive_is_refused(end: int) -> None:
-    with pytest.raises(ValueError, match="times"):
-        Burst.of([sample((0, [end]))])
-
-
-def test_a_few_conflicts_of_clocks_are_chance_and_a_quarter_is_not() -> None:
-    one = rounds([1, 1, 1], [1, 1, 1])
-    one.candidate[0] = burst(1, conflict="clocks disagree")
-    assert one.conflict == ""
-    one.candidate[2] = burst(1, conflict="clocks disagree")
-    assert one.conflict == "clocks disagree"
-    many = rounds([1] * 11, [1] * 11)
-    many.candidate[:2] = [burst(1, conflict="clocks disagree")] * 2
-    assert many.conflict == ""
-    many.candidate[:3] = [burst(1, conflict="clocks disagree")] * 3
-    assert many.conflict == "clocks disagree"
-
-
-def test_hidden_time_is_what_the_engine_saw_beyond_the_incumbent() -> None:
-    part = ShapeRounds("s", 1, [burst(1, gap_ns=5 * MS)], [burst(1, gap_ns=MS)], [None])
-    assert part.hidden_ns() == 4 * MS
-
-
 def test_small_problems_rotate_over_more_sets() -> None:
     protocol = TimingProtocol()
     assert protocol.rotation(200 << 20) == protocol.sets
@@ -225,12 +184,6 @@ def test_small_problems_rotate_over_more_sets() -> None:
     assert protocol.rotation(1000) == 16
     assert protocol.rotation(1000, calls=40) == 40
     assert protocol.rotation(1000, calls=4000) == protocol.most_sets
-
-
-def test_records_are_whole_nanoseconds() -> None:
-    part = rounds([1.0000004], [2.0], [None])
-    assert part.to_record()["candidate"] == [[1000000, 1000000, 1000000]]
-    assert part.to_raw()["reference"] == [None]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from kerneltui.model.limit import Ceilings
 from kerneltui.model.reading import GpuReading
 from kerneltui.model.record import canonical_json
 from kerneltui.targets.buffers import SharedMemory
-from kerneltui.targets.cuda import driver
+from kerneltui.targets.cuda import device_memory, driver
 from kerneltui.targets.cuda.ceilings import (
     best_of,
     read_ceilings,
@@ -108,7 +108,7 @@ class CudaTarget:
         self._nccl = _nccl_header()
         self._traits: GroupTraits[SharedMemory] = GroupTraits(
             make_memory=None,
-            granularity=driver.granularity(0),
+            granularity=device_memory.granularity(0),
             connects_late=True,
             limits_addresses=False,
             enqueues=True,
