@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +16,16 @@ from gpus import check_nothing_left, skip_unless
 skip_unless(2)
 pytestmark = pytest.mark.slow
 
-from test_python_gpu import ROOT, stand_of, verify  # noqa: E402
+from test_python_gpu import ROOT, verify  # noqa: E402
 
 from kerneltui.evaluation.baseline_kernels import baseline_kernel  # noqa: E402
 from kerneltui.evaluation.calibration import open_baseline  # noqa: E402
 from kerneltui.evaluation.outcome import KernelFault  # noqa: E402
 from kerneltui.evaluation.stand import Stand, lint  # noqa: E402
+from kerneltui.evaluation.timing import TimingProtocol  # noqa: E402
 from kerneltui.model.kernel import parse_kernel  # noqa: E402
 from kerneltui.model.measurement import FailureKind, Stage  # noqa: E402
+from kerneltui.model.workload import load_workload  # noqa: E402
 from kerneltui.targets.cuda import driver  # noqa: E402
 from kerneltui.targets.cuda.network import gin_missing  # noqa: E402
 from kerneltui.targets.cuda.runtime import CudaTarget  # noqa: E402
@@ -32,9 +35,26 @@ from kerneltui.targets.port import GroupRole  # noqa: E402
 KERNELS = ROOT / "kernels" / "gemm_allgather"
 
 
+# Equal shards, and those of rank 1 begin on an odd multiple of 2 bytes.
+ODD_SHARDS = """
+[[shape]]
+M = 126
+N = 61
+K = 89
+tags = ["test"]
+"""
+
+
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    made = stand_of("gemm_allgather", tmp_path_factory.mktemp("cache"))
+    """The workload with one more shape."""
+    root = tmp_path_factory.mktemp("root")
+    (root / "kernels").symlink_to(ROOT / "kernels")
+    folder = root / "workloads" / "gemm_allgather"
+    shutil.copytree(ROOT / "workloads" / "gemm_allgather", folder)
+    with (folder / "workload.toml").open("a", encoding="utf-8") as file:
+        file.write(ODD_SHARDS)
+    made = Stand(load_workload(folder, "cuda"), CudaTarget(root / "cache"), TimingProtocol())
     made.start()
     made.ready()
     yield made
@@ -73,7 +93,6 @@ def test_products_gathered_by_nccl_are_right(pair: Stand, windows: int, chunks: 
     kernel = baseline_kernel(pair.workload.kernels, name)
     assert kernel is not None
     assert kernel.runtime["CHUNKS"] == chunks
-    # 126 x 61: equal shards, and those of rank 1 begin on an odd multiple of 2 bytes
     places = ((127, 61, 89), (126, 61, 89), (1, 300, 64), (776, 328, 200), (4096, 4096, 4096))
     tally = verify(pair, kernel.source, *places, file="host_nccl_chunks.cu")
     assert tally.shapes == 5

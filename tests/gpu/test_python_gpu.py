@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,14 +53,14 @@ def nothing_is_left(stand: Stand) -> Iterator[None]:
 
 
 def _shapes(stand: Stand, sizes: Sequence[tuple[int, int, int]]) -> list[Shape]:
-    """Shapes of these M, N and K, whether or not the workload has them; without any, all of it."""
-    first = stand.workload.shapes[0]
-    if not sizes:
-        return [shape for shape in stand.workload.shapes if shape.ranks == first.ranks]
-    return [
-        replace(first, name=f"{m}x{n}x{k}", dimensions={"M": m, "N": n, "K": k})
-        for m, n, k in sizes
-    ]
+    """Shapes of the workload with these M, N and K; without any, all of them."""
+    ranks = stand.workload.shapes[0].ranks
+    by_size = {
+        tuple(shape.dimensions[name] for name in ("M", "N", "K")): shape
+        for shape in stand.workload.shapes
+        if shape.ranks == ranks
+    }
+    return [by_size[size] for size in sizes or by_size]
 
 
 def verify(
