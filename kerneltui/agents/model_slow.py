@@ -103,11 +103,13 @@ class ModelSlowPath:
     def begin(self, view: SearchView, arm: str) -> None:
         """Begins with lab notes if there is enough to write down, or else with a proposal.
 
+        Notes never follow notes: where results come faster than they are written, nothing else would be done.
+
         Args:
             view: The state now.
             arm: The model that is asked for a proposal.
         """
-        if self.busy or self._begin_notes(view):
+        if self.busy or (not self._noting and self._begin_notes(view)):
             return
         plan = self._plan(view, arm)
         self._noting = False
@@ -215,15 +217,15 @@ class ModelSlowPath:
         return parent_weights(abroad or scores, {}, noise=state.delta)
 
     def _known(self, view: SearchView) -> dict[str, str]:
+        """Programs that there are already, by their mark, each with the first candidate that was it."""
         for name in view.state.candidates:
-            if name not in self._marks.values():
-                mark = parse_kernel(view.source(name), view.kernel_file).token_hash()
-                self._marks.setdefault(mark, name)
+            if name not in self._marks:
+                self._marks[name] = parse_kernel(view.source(name), view.kernel_file).token_hash()
         waiting = {
             parse_kernel(one.source, view.kernel_file).token_hash(): "a proposal that waits"
             for one in self.waiting
         }
-        return {**waiting, **self._marks}
+        return {**waiting, **{mark: name for name, mark in reversed(self._marks.items())}}
 
 
 def _turns(state: State) -> int:

@@ -35,7 +35,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ class Say:
 
 @dataclass(slots=True)
 class Step:
-    """See the module's text."""
+    """See the module's text. In Python, `say` may be made from the flat text of the request."""
 
     name: str = ""
     expect: Sequence[str] = ()
@@ -72,7 +72,7 @@ class Step:
     cut: str = ""
     cut_after: int = 0
     raw: str = ""
-    say: Sequence[Say] = ()
+    say: Sequence[Say] | Callable[[str], Sequence[Say]] = ()
     taken: int = 0
 
     def fits(self, text: str) -> bool:
@@ -88,8 +88,9 @@ class Step:
     def done(self) -> bool:
         return self.times == 0 or self.taken >= self.times
 
-    def events(self, model: str) -> list[tuple[str, dict[str, Any]]]:
-        """The stream of the answer."""
+    def events(self, model: str, text: str = "") -> list[tuple[str, dict[str, Any]]]:
+        """The stream of the answer to a request with that flat text."""
+        said = self.say(text) if callable(self.say) else self.say
         usage = {
             "input_tokens": self.usage.get("input", 100),
             "cache_creation_input_tokens": self.usage.get("cache_write", 0),
@@ -106,9 +107,9 @@ class Step:
             "usage": {**usage, "output_tokens": 1},
         }
         made: list[tuple[str, dict[str, Any]]] = [("message_start", {"message": begin})]
-        for index, say in enumerate(self.say):
+        for index, say in enumerate(said):
             made += _block(index, say, self.pieces)
-        tools = any(say.kind == "tool" for say in self.say)
+        tools = any(say.kind == "tool" for say in said)
         delta: dict[str, Any] = {
             "stop_reason": self.stop_reason or ("tool_use" if tools else "end_turn"),
             "stop_sequence": None,

@@ -117,14 +117,14 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(length))
         step, recorded = self.loopback.take(body, self.path, dict(self.headers.items()))
         try:
-            self._answer(step, body)
+            self._answer(step, recorded)
         except OSError:
             recorded.left.set()
             self.close_connection = True
         finally:
             recorded.answered.set()
 
-    def _answer(self, step: Step, body: dict[str, Any]) -> None:
+    def _answer(self, step: Step, recorded: Recorded) -> None:
         self._wait(step.delay_ms)
         if step.cut == "before":
             self._cut(reset=True)
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif step.raw:
             self._send_raw(step)
         else:
-            self._stream(step, step.events(str(body.get("model", ""))))
+            self._stream(step, step.events(str(recorded.body.get("model", "")), recorded.text))
 
     def _refuse(self, step: Step) -> None:
         error = {"type": "api_error", "message": "scripted", **step.error}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from engine_fakes import FakeEvaluator
+from loopback.asked import added_line, parent_in, stated_of
 from test_engine_loop import Terminal
 
 from kerneltui.agents.fast_path import landing_point
@@ -76,8 +76,7 @@ Answer = dict[str, Any] | ModelFailure | Callable[[ModelCall], dict[str, Any]]
 
 def stated(source: str) -> dict[str, Any]:
     """The directive that a kernel's comments declare."""
-    found = parse_kernel(source).directive({"M": 512, "N": 512, "K": 512, "RANKS": 2})
-    return {name: getattr(found, name) for name in HOST} | {"chunk_bytes": found.chunk_bytes}
+    return stated_of(parse_kernel(source))
 
 
 def marked(source: str, mark: str) -> str:
@@ -112,18 +111,12 @@ def tunable(name: str, value: str) -> Callable[[ModelCall], dict[str, Any]]:
 
     def answer(call: ModelCall) -> dict[str, Any]:
         text = call.turns[0].text
-        line = next(
-            line
-            for line in re.findall(r"^.*\S.*$", WINDOW.split("evolve begin", 1)[1], re.MULTILINE)[
-                1:
-            ]
-            if text.count(f"\n{line}\n") == 1 and WINDOW.count(f"\n{line}\n") == 1 and ";" in line
-        )
+        parent = parent_in(text)
         return {
             "reason": f"{name} {value}",
-            "directive": stated(WINDOW),
+            "directive": stated_of(parent),
             "answer": "as you wish" if "message 1" in text else "",
-            "edits": [{"search": line, "replace": f"{line} /* */ ;;"}],
+            "edits": [added_line(parent, f"/* {name} {value} */ ;")],
         }
 
     return answer
@@ -179,9 +172,10 @@ def run(
     money: int | None = None,
     alone: bool = True,
     agents: str = "claude",
+    rule: AcceptRule = AcceptRule.AUTO,
 ) -> State:
     place = Place(folder, WORKLOAD, exists=(folder / ".git").exists())
-    start = Start("cpu", agents, 1, AcceptRule.AUTO, candidates, None, micro_usd=money)
+    start = Start("cpu", agents, 1, rule, candidates, None, micro_usd=money)
     setup = EngineSetup(
         place,
         start,
@@ -504,14 +498,21 @@ def noting(text: str, before: Callable[[], None] = lambda: None) -> Callable[[Mo
         if call.tools[0].name == "write_notes":
             before()
             return {"notes": text}
-        number = next(made)
-        line = next(
-            line for line in WINDOW.splitlines() if line.startswith("/* Tells all peers that")
-        )
-        edit = {"search": line, "replace": f"inline int idea_{number}() {{ return 1; }}\n{line}"}
-        return {"reason": f"idea {number}", "directive": stated(WINDOW), "edits": [edit]}
+        number, parent = next(made), parent_in(call.turns[0].text)
+        edit = added_line(parent, f"static const int idea_{number} = 1;")
+        return {"reason": f"idea {number}", "directive": stated_of(parent), "edits": [edit]}
 
     return answer
+
+
+def test_after_the_landing_no_model_is_asked_about_what_the_host_drives(folder: Path) -> None:
+    """The seed is still on main then: nobody has decided."""
+    model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, noting("none")])
+    state = run(folder, model, candidates=14, rule=AcceptRule.NONE)
+    assert state.incumbent == state.base
+    asked = " ".join(call.purpose for call in model.asked if call.role is Role.SLOW)
+    assert "of c0002" in asked and "with c000" in asked
+    assert "c0000" not in asked and "c0001" not in asked
 
 
 def test_a_model_keeps_the_lab_notes(folder: Path) -> None:

@@ -38,7 +38,7 @@ LONG = "idea_0"
 
 def cost(kernel: Kernel) -> float:
     """The window kernel is faster than the seed, and the long one than that."""
-    if f"{LONG}()" in kernel.source:
+    if f"{LONG} = " in kernel.source:
         return 0.8
     return 0.9 if ANCHOR in kernel.source else 1.0
 
@@ -55,7 +55,7 @@ class SlowEvaluator(FakeEvaluator):
         self._long = False
 
     def evaluate(self, kernel: Kernel, *given: Any, **named: Any) -> Any:
-        if f"{LONG}()" in kernel.source and not self._long:
+        if f"{LONG} = " in kernel.source and not self._long:
             self._long = True
             self.in_time = self.go.wait(30)
         return FakeEvaluator.evaluate(self, kernel, *given, **named)

@@ -7,11 +7,13 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_fakes import FakeEvaluator
+from loopback.asked import added_line, crossed, parent_in, region_of, stated_of
 from loopback.script import Say, Step
 from loopback.server import Loopback
 from test_engine_agents import (
@@ -60,43 +62,34 @@ def propose(**fields: Any) -> Say:
     return Say("tool", json.dumps(fields), "propose")
 
 
+def idea(kind: Origin, word: str, number: int, question: str) -> dict[str, Any]:
+    """Fields of an answer to a question of a kind: the parent with a line that no other kernel has."""
+    parent = parent_in(question)
+    line = f"static const int {word} = {number};"
+    fields: dict[str, Any] = {"directive": stated_of(parent)}
+    if kind is Origin.DIFF:
+        return {**fields, "edits": [added_line(parent, line)]}
+    text = region_of(parent, "schedule")
+    if kind is Origin.CROSSOVER:
+        text = crossed(question, "schedule")
+    return {**fields, "region": "schedule", "rewrite": f"{line}\n{text}"}
+
+
 def slow_steps(count: int) -> list[Step]:
     """Answers to every kind of question, each another program."""
-    steps: list[Step] = []
-    for number in range(count):
-        extra = f"inline int idea_{number}() {{ return {number}; }}"
-        steps.append(
-            Step(
-                f"diff {number}",
-                expect=(KINDS[Origin.DIFF],),
-                say=(
-                    Say("thinking", "Fewer barriers."),
-                    propose(
-                        reason=f"idea {number}",
-                        directive=stated(WINDOW),
-                        answer="with fewer barriers",
-                        edits=[{"search": ANCHOR, "replace": f"{extra}\n{ANCHOR}"}],
-                    ),
-                ),
-            )
-        )
-        for kind in (Origin.REWRITE, Origin.CROSSOVER):
-            text = f"inline int {kind}_{number}() {{ return {number}; }}\n{SCHEDULE}"
-            steps.append(
-                Step(
-                    f"{kind} {number}",
-                    expect=(KINDS[kind],),
-                    say=(
-                        propose(
-                            reason=f"{kind} {number}",
-                            directive=stated(WINDOW),
-                            answer="heard",
-                            region="schedule",
-                            rewrite=text,
-                        ),
-                    ),
-                )
-            )
+
+    def answer(kind: Origin, number: int, question: str) -> list[Say]:
+        fields = idea(kind, f"{kind}_{number}", number, question)
+        if kind is Origin.DIFF:
+            fields |= {"reason": f"idea {number}", "answer": "with fewer barriers"}
+            return [Say("thinking", "Fewer barriers."), propose(**fields)]
+        return [propose(reason=f"{kind} {number}", answer="heard", **fields)]
+
+    steps = [
+        Step(f"{kind} {number}", expect=(asked,), say=partial(answer, kind, number))
+        for number in range(count)
+        for kind, asked in KINDS.items()
+    ]
     notes = Say("tool", json.dumps({"notes": "Fewer barriers are no help (c0006)."}), "write_notes")
     steps.append(Step("notes", expect=("^tool write_notes$",), times=0, say=(notes,)))
     return steps

@@ -6,6 +6,8 @@ import json
 import subprocess
 import threading
 from collections import Counter
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +20,17 @@ from test_engine_agents import (
     DESCRIBED,
     STAGE_A,
     STAGE_B,
-    WINDOW,
     WORKLOAD,
     ScriptedModel,
     events_of,
     noting,
     run,
-    stated,
 )
 from test_engine_loop import Terminal
-from test_engine_loopback import ANCHOR, KINDS, SCHEDULE, Session, propose
+from test_engine_loopback import KINDS, Session, idea, propose
 
 from kerneltui.agents.agent_config import RoleModel
+from kerneltui.agents.model_notes import NOTES_EVERY
 from kerneltui.agents.model_port import FailureKind, ModelFailure, Role
 from kerneltui.agents.news import Migrates
 from kerneltui.engine.agent_desk import AgentDesk
@@ -40,8 +41,16 @@ from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
 from kerneltui.model.agent_event import Migrated, Move, ProposalFailed
 from kerneltui.model.candidate import AgentName, Origin
-from kerneltui.model.command import ChooseModel, SetBudget, Steer
-from kerneltui.model.event import AcceptRule, CandidateProposed, Event, ModelChosen, SteerDelivered
+from kerneltui.model.command import ChooseModel, SetBudget, Steer, StopEngine
+from kerneltui.model.event import (
+    AcceptRule,
+    CandidateFailed,
+    CandidateMeasured,
+    CandidateProposed,
+    Event,
+    ModelChosen,
+    SteerDelivered,
+)
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.state import State, fold
 from kerneltui.search.arms import OFFLINE, pulls_of, slot_micro_usd
@@ -78,17 +87,17 @@ def fast_steps() -> list[Step]:
 
 def slow_steps(model: str, word: str, count: int) -> list[Step]:
     """Answers of a model to every kind of question, each another program."""
-    steps: list[Step] = []
-    for number in range(count):
-        for kind, asked in KINDS.items():
-            text = f"inline int {word}_idea_{kind}_{number}() {{ return {number}; }}"
-            fields: dict[str, Any] = {"edits": [{"search": ANCHOR, "replace": f"{text}\n{ANCHOR}"}]}
-            if kind is Origin.REWRITE:
-                fields = {"region": "schedule", "rewrite": f"{text}\n{SCHEDULE}"}
-            reason = f"{word} {kind} {number}"
-            say = propose(reason=reason, directive=stated(WINDOW), **fields)
-            steps.append(Step(reason, expect=(f"^model {model}$", asked), say=(say,)))
-    return steps
+
+    def answer(kind: Origin, number: int, question: str) -> list[Say]:
+        fields = idea(kind, f"{word}_idea_{kind}_{number}", number, question)
+        return [propose(reason=f"{word} {kind} {number}", **fields)]
+
+    return [
+        Step(f"{word} {kind} {number}", expect=(f"^model {model}$", asked),
+             say=partial(answer, kind, number))
+        for number in range(count)
+        for kind, asked in KINDS.items()
+    ]  # fmt: skip
 
 
 def notes() -> Step:
@@ -254,7 +263,9 @@ def test_the_search_fills_in_while_a_model_thinks_where_candidates_are_not_limit
     def heard(event: Event, state: State) -> None:
         if isinstance(event, CandidateProposed) and event.arm == OFFLINE:
             filled.set()
-        if isinstance(event, CandidateProposed) and event.arm == "model-x" and not stopping:
+        over = len(state.candidates) > 60  # then it fails below
+        made = isinstance(event, CandidateProposed) and event.arm == "model-x"
+        if (made or over) and not stopping:
             stopping.append(threading.Thread(target=stop))
             stopping[0].start()
 
@@ -276,8 +287,49 @@ def test_the_search_fills_in_while_a_model_thinks_where_candidates_are_not_limit
     state, reason, _ = run_engine(setup)
     stopping[0].join()
     arms = [candidate.arm for candidate in slow_of(state)]
+    failed = [event for event in events_of(folder) if isinstance(event, ProposalFailed)]
+    assert not failed
     assert arms.index(OFFLINE) < arms.index("model-x")
     assert "budget of 1 candidates" in reason
+
+
+def test_lab_notes_never_follow_lab_notes_however_fast_results_come(folder: Path) -> None:
+    """Each answer with notes waits until there are enough results for the next ones."""
+    place = Place(folder, WORKLOAD, exists=False)
+    heard, results = threading.Condition(), 0
+
+    def hear(event: Event, state: State) -> None:
+        nonlocal results
+        if isinstance(event, CandidateMeasured | CandidateFailed):
+            with heard:
+                results += 1
+                heard.notify_all()
+
+    def wait() -> None:
+        with heard:
+            wanted = results + NOTES_EVERY
+            enough = heard.wait_for(lambda: results >= wanted, 60)
+        if not enough or sum(call.role is Role.META for call in model.asked) == 3:
+            terminal = Terminal(place)
+            terminal.ask(StopEngine())
+            terminal.socket.close()
+        assert enough
+
+    model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, noting("none", wait)])
+    setup = EngineSetup(
+        place,
+        Start("cpu", "claude", 1, AcceptRule.AUTO, None, None),
+        Options(undecided=None, leave_when_done=True),
+        lambda workload, spec: FakeEvaluator(),
+        take_signals=False,
+        make_model=lambda calls: model,
+        on_event=hear,
+    )
+    _, _, failure = run_engine(setup)
+    assert failure is None
+    roles = [call.role for call in model.asked]
+    assert roles.count(Role.META) == 3
+    assert (Role.META, Role.META) not in pairwise(roles)
 
 
 def test_a_session_without_a_model_has_neither_islands_nor_arms(folder: Path) -> None:
