@@ -26,6 +26,8 @@ from kerneltui.agents.unknown_model import unknown_model
 from kerneltui.agents.writing import Request, Written, question, write
 from kerneltui.model.attempts import speaker
 from kerneltui.model.candidate import AgentName, Origin
+from kerneltui.model.directive import Backend
+from kerneltui.model.errors import DefinitionError
 from kerneltui.model.event import ConstraintKind
 from kerneltui.model.kernel import parse_kernel
 from kerneltui.model.state import State
@@ -186,7 +188,8 @@ class ModelSlowPath:
         if pinned:
             island = home_of(state.candidates[pinned[0]], self.islands) or island
         mix = mix_at(_used(view))
-        scores = possible_parents(state, island, self.islands)
+        host_seed = _host_drives_seed(view)
+        scores = possible_parents(state, island, self.islands, host_seed=host_seed)
         children = Counter(p for c in state.candidates.values() for p in c.parents)
         children.update(parent for one in self.waiting for parent in one.parents)
         weights = parent_weights(scores, children, noise=state.delta)
@@ -199,15 +202,17 @@ class ModelSlowPath:
         origin = _origin(mix, source)
         partners: Mapping[str, float] = {}
         if origin is Origin.CROSSOVER:
-            partners = self._partners(state, island, parent)
+            everywhere = possible_parents(state, 0, self.islands, host_seed=host_seed)
+            partners = self._partners(state, everywhere, island, parent)
             origin = origin if partners else Origin.DIFF
         parents = (parent, choose_parent(partners, source)) if partners else (parent,)
         shown = choose_inspirations(scores, parents, mix.inspirations, source)
         return _Choice(origin, parents, shown, island)
 
-    def _partners(self, state: State, island: int, parent: str) -> dict[str, float]:
+    def _partners(
+        self, state: State, scores: dict[str, float], island: int, parent: str
+    ) -> dict[str, float]:
         """The weights of second parents: from other islands, where ideas differ, if there are any."""
-        scores = possible_parents(state, 0, self.islands)
         scores.pop(parent, None)
         abroad = {
             name: score
@@ -226,6 +231,15 @@ class ModelSlowPath:
             for one in self.waiting
         }
         return {**waiting, **{mark: name for name, mark in reversed(self._marks.items())}}
+
+
+def _host_drives_seed(view: SearchView) -> bool:
+    """Whether the seed's comments say so; without any it is not known."""
+    seed = parse_kernel(view.source(view.state.base), view.kernel_file)
+    try:
+        return seed.directive(view.shapes[0]).backend is Backend.HOST
+    except DefinitionError:
+        return False
 
 
 def _turns(state: State) -> int:

@@ -48,23 +48,37 @@ def home_of(candidate: Candidate, islands: int) -> int:
     return candidate.island if islands > 1 and candidate.island <= islands else 0
 
 
-def possible_parents(state: State, island: int, islands: int) -> dict[str, float]:
+def possible_parents(
+    state: State, island: int, islands: int, *, host_seed: bool = False
+) -> dict[str, float]:
     """Returns what can be a parent on an island, with its score: the log of its ratio to the reference.
 
-    The incumbent always can. Island 0 stands for all of them. What the host drives is left behind once there
-    is a kernel whose ranks move data themselves.
+    The incumbent can, too. What the host drives is left behind once there is a kernel whose ranks move data
+    themselves, also if it is on `main`; one rank has nothing to move.
+
+    Args:
+        state: The history.
+        island: Which; 0 stands for all of them.
+        islands: How many there are.
+        host_seed: Whether the host drives the seed, whose directive no event tells.
     """
     fit = [candidate for candidate in state.candidates.values() if is_fit(candidate)]
+    left = _host_driven(state, host_seed) if state.ranks > 1 else frozenset[str]()
+    own = [candidate for candidate in fit if candidate.id not in left]
+    incumbent = state.candidates[state.incumbent]
+    # On main may be one that is not fit, such as one that is too good to be true and was accepted.
+    landed = bool(own) or incumbent.id not in left | {state.base}
     found: dict[str, float] = {}
-    for candidate in [one for one in fit if not _host_driven(one)] or fit:
+    for candidate in own if landed else fit:
         home = home_of(candidate, islands)
         here = not island or home in (0, island) or island in candidate.guest_of
         if here and candidate.measurement is not None:
             found[candidate.id] = math.log(candidate.measurement.ratio)
-    incumbent = state.candidates[state.incumbent]
+    if found and landed and incumbent.id in left:
+        return found
     known = incumbent.measurement
     lowest = min(found.values(), default=0.0)
-    found.setdefault(state.incumbent, math.log(known.ratio) if known else lowest)
+    found.setdefault(incumbent.id, math.log(known.ratio) if known else lowest)
     return found
 
 
@@ -111,8 +125,13 @@ def migration(state: State, islands: int, every: int = MIGRATE_EVERY) -> Sequenc
     return moves
 
 
-def _host_driven(candidate: Candidate) -> bool:
-    return candidate.directive is not None and candidate.directive.backend is Backend.HOST
+def _host_driven(state: State, host_seed: bool) -> frozenset[str]:
+    found = {
+        name
+        for name, candidate in state.candidates.items()
+        if candidate.directive is not None and candidate.directive.backend is Backend.HOST
+    }
+    return frozenset(found | {state.base} if host_seed else found)
 
 
 def _best_of(state: State, island: int, islands: int) -> Candidate | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kerneltui.model.agent_event import (
     Migrated,
@@ -14,6 +14,7 @@ from kerneltui.model.agent_event import (
     ProposalFailed,
 )
 from kerneltui.model.candidate import AgentName, Failure, Origin, Phase
+from kerneltui.model.directive import Directive
 from kerneltui.model.event import (
     AcceptRule,
     BudgetSet,
@@ -102,6 +103,7 @@ class Story:
         arm: str = "",
         paid: bool = False,
         human: bool = False,
+        directive: Directive | None = None,
     ) -> str:
         calls = self.call() if paid else ()
         identifier = f"c{len(self.state.candidates):04d}"
@@ -109,7 +111,7 @@ class Story:
             CandidateProposed(
                 at=self.now, id=identifier, sha=identifier, parents=parents,
                 agent=AgentName.HUMAN if human else AgentName.SLOW,
-                origin=Origin.EDIT if human else Origin.DIFF, reason="", directive=None, generation=1,
+                origin=Origin.EDIT if human else Origin.DIFF, reason="", directive=directive, generation=1,
                 seed_file="host.cpp", configuration={}, calls=calls, island=island, arm=arm,
             )
         )  # fmt: skip
@@ -123,7 +125,7 @@ class Story:
             )
         )
 
-    def finish(self, which: int, ratio: float | None) -> None:
+    def finish(self, which: int, ratio: float | None, quarantine: str = "") -> None:
         """Ends the evaluation of one that waits; without a ratio it fails."""
         waiting = [c.id for c in self.state.candidates.values() if c.phase is Phase.PROPOSED]
         if not waiting:
@@ -133,7 +135,7 @@ class Story:
             failure = Failure(Stage.VERIFY, FailureKind.MISMATCH, "wrong")
             self.add(CandidateFailed(at=self.now, id=name, failure=failure))
         else:
-            found = measured(ratio, self.state.incumbent)
+            found = replace(measured(ratio, self.state.incumbent), quarantine=quarantine)
             self.add(CandidateMeasured(at=self.now, id=name, measurement=found))
 
     def accept(self, which: int) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from search_story import Story, gain_of
 
 from kerneltui.model.candidate import Phase
+from kerneltui.model.directive import Directive
 from kerneltui.model.event import decode_event, encode_event
 from kerneltui.model.state import State, fold
 from kerneltui.search.arms import OFFLINE, pulls_of, slot_micro_usd
@@ -22,6 +23,19 @@ from kerneltui.search.islands import (
     results_of,
 )
 from kerneltui.search.selection import choose_inspirations
+
+HOST_DRIVEN, MOVES_ITSELF = (
+    Directive.from_items(
+        {
+            "backend": backend,
+            "issuer": "thread",
+            "placement": "sequential",
+            "sync": "world",
+            "chunk_bytes": "0",
+        }
+    )
+    for backend in ("host", "lsa")
+)
 
 
 @st.composite
@@ -146,6 +160,65 @@ def test_fewer_islands_than_before_make_the_rest_common() -> None:
     story.finish(0, 1.2)
     assert "c0001" not in possible_parents(story.state, 1, 3)
     assert "c0001" in possible_parents(story.state, 1, 2)
+
+
+def seen_from(story: Story) -> list[set[str]]:
+    """The possible parents on either of two islands, of a session whose seed the host drives."""
+    return [set(possible_parents(story.state, island, 2, host_seed=True)) for island in (1, 2)]
+
+
+def test_what_the_host_drives_is_left_behind_by_a_kernel_whose_ranks_move_data() -> None:
+    story = Story()
+    assert seen_from(story) == [{"c0000"}] * 2
+    story.propose("c0000", directive=HOST_DRIVEN)
+    story.finish(0, 1.3)
+    story.accept_named("c0001")
+    story.propose("c0001", directive=MOVES_ITSELF)
+    assert seen_from(story) == [{"c0000", "c0001"}] * 2
+    story.finish(0, None)
+    assert seen_from(story) == [{"c0000", "c0001"}] * 2, "it failed"
+    story.propose("c0001", directive=MOVES_ITSELF)
+    story.finish(0, 1.2)
+    assert seen_from(story) == [{"c0003"}] * 2, "also from main"
+    story.propose("c0003", island=1, directive=MOVES_ITSELF)
+    story.finish(0, 1.4)
+    assert seen_from(story) == [{"c0003", "c0004"}, {"c0003"}]
+
+
+def test_the_seed_stays_where_it_is_not_known_that_the_host_drives_it() -> None:
+    story = Story()
+    story.propose("c0000", directive=MOVES_ITSELF)
+    story.finish(0, 1.2)
+    assert set(possible_parents(story.state, 1, 2)) == {"c0000", "c0001"}
+    assert seen_from(story) == [{"c0001"}] * 2
+
+
+def test_an_island_without_any_kernel_of_its_own_has_the_one_on_main() -> None:
+    story = Story()
+    story.propose("c0000", island=1, directive=MOVES_ITSELF)
+    story.finish(0, 1.2)
+    assert seen_from(story) == [{"c0001"}, {"c0000"}]
+
+
+def test_one_that_is_too_good_to_be_true_leaves_the_host_behind_once_it_is_accepted() -> None:
+    story = Story()
+    story.propose("c0000", directive=HOST_DRIVEN)
+    story.finish(0, 1.1)
+    story.propose("c0001", directive=MOVES_ITSELF)
+    story.finish(0, 4.0, quarantine="somebody should look")
+    assert seen_from(story) == [{"c0000", "c0001"}] * 2
+    story.accept_named("c0002")
+    assert seen_from(story) == [{"c0002"}] * 2
+
+
+def test_one_rank_leaves_nothing_behind() -> None:
+    story = Story()
+    story.state.ranks = 1
+    story.propose("c0000", directive=MOVES_ITSELF)
+    story.finish(0, 1.2)
+    story.propose("c0000", directive=HOST_DRIVEN)
+    story.finish(0, 1.1)
+    assert seen_from(story) == [{"c0000", "c0001", "c0002"}] * 2
 
 
 def test_a_gain_is_over_the_better_parent_and_beyond_the_noise() -> None:
