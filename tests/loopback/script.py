@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -54,7 +55,10 @@ class Say:
 
 @dataclass(slots=True)
 class Step:
-    """See the module's text. In Python, `say` may be made from the flat text of the request."""
+    """See the module's text.
+
+    In Python, `say` may be made from the flat text of the request, and the answer may wait for `until`.
+    """
 
     name: str = ""
     expect: Sequence[str] = ()
@@ -73,6 +77,7 @@ class Step:
     cut_after: int = 0
     raw: str = ""
     say: Sequence[Say] | Callable[[str], Sequence[Say]] = ()
+    until: threading.Event | None = None
     taken: int = 0
 
     def fits(self, text: str) -> bool:
@@ -168,7 +173,7 @@ def read_script(path: Path) -> list[Step]:
 
 
 def _step(table: Mapping[str, Any], path: Path) -> Step:
-    known = {item.name for item in fields(Step)} - {"taken"}
+    known = {item.name for item in fields(Step)} - {"taken", "until"}
     extra = set(table) - known
     if extra:
         raise ValueError(f"{path}: step {table.get('name', '?')}: unknown {sorted(extra)}")

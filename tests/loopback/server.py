@@ -126,6 +126,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, step: Step, recorded: Recorded) -> None:
         self._wait(step.delay_ms)
+        while step.until is not None and not step.until.is_set():
+            self._wait(50)
         if step.cut == "before":
             self._cut(reset=True)
         elif step.status != 200:

@@ -50,12 +50,16 @@ from kerneltui.model.state import State, fold
 _BEGIN, _END = "// kerneltui: evolve begin schedule\n", "// kerneltui: evolve end"
 SCHEDULE = WINDOW.split(_BEGIN, 1)[1].split(_END, 1)[0]
 ANCHOR = next(line for line in SCHEDULE.splitlines() if line.startswith("/* Tells all peers"))
-UNPROVEN = SEED.replace("struct State {", "struct State { int more;")
 KINDS = {
     Origin.DIFF: "by a focused change",
     Origin.REWRITE: "by writing one of its evolve regions anew",
     Origin.CROSSOVER: "Two kernels are good in different ways",
 }
+
+
+def unproven(seed: str) -> str:
+    """A kernel with a change outside of all evolve regions."""
+    return seed.replace("struct State {", "struct State { int more;")
 
 
 def propose(**fields: Any) -> Say:
@@ -114,13 +118,18 @@ BAD = tuple(marked(WINDOW, f"bad_{number}") for number in range(3))
 
 
 def fast_steps(
-    bad: Sequence[str] = BAD, found: Sequence[str] = ("rank 1 is wrong",) * 3
+    bad: Sequence[str] = BAD,
+    found: Sequence[str] = ("rank 1 is wrong",) * 3,
+    seed: str = SEED,
+    good: str = WINDOW,
 ) -> list[Step]:
     """Stage A on a rough day, stage B wrong at first, two repairs that fail, and one that does not.
 
     Args:
         bad: The three that fail.
         found: What the judge is told of each.
+        seed: The kernel that the fast path begins with.
+        good: The kernel that it ends with.
     """
     described = {
         "collectives": [
@@ -146,17 +155,17 @@ def fast_steps(
         Step("describe", expect=("^tool describe$",),
              say=(Say("tool", json.dumps(described), "describe"),)),
         Step("cut", expect=("Stage A\\.",), cut="close", cut_after=5,
-             say=(whole("asks for flags", marked(SEED, "stage_a"), HOST),)),
-        Step("unproven", expect=("Stage A\\.",), say=(whole("asks", UNPROVEN, HOST),)),
+             say=(whole("asks for flags", marked(seed, "stage_a"), HOST),)),
+        Step("unproven", expect=("Stage A\\.",), say=(whole("asks", unproven(seed), HOST),)),
         Step("stage A", expect=("Stage A\\.", "int more.* outside of every evolve region"),
-             say=(whole("asks for flags", marked(SEED, "stage_a"), HOST),)),
+             say=(whole("asks for flags", marked(seed, "stage_a"), HOST),)),
         Step("stage B", expect=("Stage B\\.",), say=(whole("stores to peers", bad[0], stated(WINDOW)),)),
         *(Step(f"judge {number}", expect=("^tool diagnose$", text), say=(diagnose,))
           for number, text in enumerate(found)),
         Step("repair 1", expect=(repair, "the flag comes before the data"),
              say=(whole("fences", bad[1], stated(WINDOW)),)),
         Step("repair 2", expect=(repair, "- c0003"), say=(whole("fences more", bad[2], stated(WINDOW)),)),
-        Step("repair 3", expect=(repair, "- c0004"), say=(whole("release order", WINDOW, stated(WINDOW)),)),
+        Step("repair 3", expect=(repair, "- c0004"), say=(whole("release order", good, stated(good)),)),
         Step("refusal", expect=("evolve regions",), stop_reason="refusal",
              refusal={"category": "cyber", "explanation": "not this one"}, times=2),
     ]  # fmt: skip
