@@ -144,8 +144,9 @@ class RoughDay:
         rough_kernels.make_workload(workload)
         self.setup = EngineSetup(
             Place(self.folder, workload, exists=False),
-            # With this seed the slow path is asked for a diff, a rewrite and a crossover in turn.
-            Start("cpu", "claude", 207, AcceptRule.NONE, 13, None),
+            # With this seed the slow path is asked for a diff, a rewrite and a crossover in turn, and for
+            # more crossovers then: on a busy machine a parent may be too good to be believed.
+            Start("cpu", "claude", 21644, AcceptRule.NONE, 13, None),
             Options(ahead=0),
             make_evaluator,
             take_signals=False,
