@@ -33,6 +33,7 @@ from kerneltui.model.event import AcceptRule
 from kerneltui.tui import decide
 from kerneltui.tui.decide import Displayed
 from kerneltui.tui.editor import EditorError, edit_text
+from kerneltui.tui.layout import Panel
 from kerneltui.tui.screens.dialogs import Choice, ChoiceDialog, NoteDialog
 from kerneltui.tui.screens.panels import Handler
 from kerneltui.tui.screens.reporting import has_gpus
@@ -142,14 +143,14 @@ class Deciding:
             "decision.redo": lambda: self.send(Redo(), "redo"),
             "search.pause": self.pause,
             "mode": self.mode,
-            "steer": lambda: screen.steer.input.focus(),
+            "steer": lambda: screen.focus_panel(Panel.STEER),
             "steer.send": self.steer,
             "steer.newline": lambda: screen.steer.input.insert_text_at_cursor("↵"),
             "steer.editor": self.steer_in_editor,
             "steer.older": lambda: screen.steer.recall(-1),
             "steer.newer": lambda: screen.steer.recall(1),
             "steer.mode": self.mode,
-            "steer.leave": lambda: screen.focus_panel(screen.home_panel),
+            "steer.leave": lambda: screen.focus_panel(screen.body_panel),
             "timeline": lambda: None,
             "engine.take_over": lambda: self.send(TakeOver(), "take over"),
             "engine.reconnect": screen.owner.reconnect,
@@ -333,7 +334,7 @@ class Deciding:
         typed = " ".join(steer.input.value.split())
         steer.take()
         steer.address(line.to)
-        self._screen.focus_panel(self._screen.home_panel)  # single keys mean something again
+        self._screen.focus_panel(self._screen.body_panel)  # single keys mean something again
         self.send(line.command, typed if typed.startswith("/") else f"message to {line.to}")
 
     def steer_in_editor(self) -> None:

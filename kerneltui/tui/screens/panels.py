@@ -41,6 +41,8 @@ class PanelScreen(Screen[None], inherit_bindings=False):
         self._planned = PlannedLayout(self.plan)
         self._notice = ""
         self._notice_timer = None
+        self._before_small: Panel | None = None
+        self._beside_steer = self.home_panel
 
     # What a screen adds
 
@@ -74,8 +76,8 @@ class PanelScreen(Screen[None], inherit_bindings=False):
         """Returns the hints."""
 
     @abstractmethod
-    def focus_panel(self, panel: Panel) -> None:
-        """Focuses a panel that is on screen."""
+    def focusable_of(self, panel: Panel) -> Widget:
+        """Returns the widget that has the focus when a panel has it."""
 
     # Layout
 
@@ -96,6 +98,19 @@ class PanelScreen(Screen[None], inherit_bindings=False):
 
     home_panel = Panel.CANDIDATES
 
+    @property
+    def body_panel(self) -> Panel:
+        """The panel that has the focus, or had it before a line was typed: a zoom goes by it."""
+        panel = self.focused_panel
+        return self._beside_steer if panel is Panel.STEER else panel
+
+    def set_focus(
+        self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False
+    ) -> None:
+        """Focuses a widget, and remembers the panel that the steer line takes the focus from."""
+        self._beside_steer = self.body_panel
+        super().set_focus(widget, scroll_visible, from_app_focus)
+
     def replan(self) -> None:
         """Lays out again; a panel that is gone gives the focus to the main panel."""
         plan = self.plan(*self.app.size)
@@ -103,11 +118,16 @@ class PanelScreen(Screen[None], inherit_bindings=False):
             for widget in self.query(f"#{panel}"):
                 widget.display = panel in plan.panels
         if Panel.NOTICE in plan.panels:
+            # What is hidden loses the focus, so that no key would mean anything afterwards.
+            self._before_small = self._before_small or self.focused_panel
             width, height = self.app.size
             text = f"{width}x{height} is too small: kerneltui needs {MINIMUM[0]}x{MINIMUM[1]}"
             self.query_one(f"#{Panel.NOTICE}", LineView).show(
                 lambda w, _h: [pad(((text, "warn"),), w)]
             )
+        elif self._before_small is not None:
+            panel, self._before_small = self._before_small, None
+            self.focus_panel(panel if panel in plan.panels else self.home_panel)
         elif self.focused_panel not in plan.panels:
             self.focus_panel(Panel.MAIN if Panel.MAIN in plan.panels else next(iter(plan.panels)))
         # A screen keeps its last arrangement until one of its children asks for another.
@@ -116,6 +136,15 @@ class PanelScreen(Screen[None], inherit_bindings=False):
     def on_resize(self, event: events.Resize) -> None:
         """Lays out for the new size."""
         self.replan()
+
+    def focus_panel(self, panel: Panel) -> None:
+        """Focuses a panel, and shows it where only one is shown.
+
+        At once: `Widget.focus` waits its turn, and the next key would still mean the panel before.
+        """
+        self.set_focus(self.focusable_of(panel))
+        if self.zoom is not Zoom.NORMAL and panel is not Panel.STEER:
+            self.replan()
 
     def step_focus(self, direction: int) -> None:
         """Focuses the next or previous panel that is on screen."""

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
 from textual.timer import Timer
-from textual.widgets import Input
+from textual.widget import Widget
 
 from kerneltui.model.candidate import Candidate
 from kerneltui.model.state import State
@@ -90,13 +90,11 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
         yield LineView(id=Panel.STRIP, focusable=False)
         yield LineView(id=Panel.FOOTER, focusable=False)
         yield LineView(id=Panel.NOTICE, focusable=False)
-        yield Input(id="replay-filter", compact=True, placeholder="filter events")
 
     def on_mount(self) -> None:
         """Draws the first frame."""
         set_title(self._line(Panel.TIMELINE), Content("Timeline"))
         set_title(self._line(Panel.EVENTS), Content("1 Events"))
-        self.query_one("#replay-filter").display = False
         self.main.diff.wait_for("reading the journal…")
         self.replan()
         self._line(Panel.EVENTS).focus()
@@ -115,13 +113,11 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
 
     def plan(self, width: int, height: int) -> Plan:
         """Returns where the panels lie."""
-        return plan_replay(width, height, self.zoom, self.focused_panel)
+        return plan_replay(width, height, self.zoom, self.body_panel)
 
-    def focus_panel(self, panel: Panel) -> None:
-        """Focuses a panel."""
-        (self.main.current if panel is Panel.MAIN else self._line(panel)).focus()
-        if self.zoom is not Zoom.NORMAL:
-            self.call_after_refresh(self.replan)
+    def focusable_of(self, panel: Panel) -> Widget:
+        """Returns the widget that has the focus when a panel has it."""
+        return self.main.current if panel is Panel.MAIN else self._line(panel)
 
     def footer(self, width: int) -> Line:
         """Returns the hints."""

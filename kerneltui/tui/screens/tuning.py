@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
 from textual.timer import Timer
+from textual.widget import Widget
 
 from kerneltui.model.candidate import Candidate
 from kerneltui.model.event import AcceptRule
@@ -154,7 +155,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         """Returns where the panels lie."""
         models = has_models(self.snapshot.state)
         return plan_tuning(
-            width, height, self.zoom, self.focused_panel, gpus=self._gpus, models=models
+            width, height, self.zoom, self.body_panel, gpus=self._gpus, models=models
         )
 
     def replan(self) -> None:
@@ -165,18 +166,17 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         if rect:
             self.candidates.arrange_for(tree=plan.tree, height=rect.height)
 
-    def focus_panel(self, panel: Panel) -> None:
-        """Focuses a panel."""
-        if panel is Panel.CANDIDATES:
-            self.candidates.list.focus()
-        elif panel is Panel.MAIN:
-            self.main.current.focus()
-        elif panel is Panel.STEER:
-            self.steer.input.focus()
-        else:
-            self._line(panel).focus()
-        if self.zoom is not Zoom.NORMAL:
-            self.call_after_refresh(self.replan)
+    def focusable_of(self, panel: Panel) -> Widget:
+        """Returns the widget that has the focus when a panel has it."""
+        match panel:
+            case Panel.CANDIDATES:
+                return self.candidates.list
+            case Panel.MAIN:
+                return self.main.current
+            case Panel.STEER:
+                return self.steer.input
+            case _:
+                return self._line(panel)
 
     def footer(self, width: int) -> Line:
         """Returns the hints: of the steer line while it is typed, else of the panes."""
@@ -354,13 +354,17 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
             "pending.next": lambda: self._pending(1),
             "pending.previous": lambda: self._pending(-1),
             "list.sort": lambda: self.say(f"sorted by {self.candidates.next_sort()}"),
-            "filter": self.candidates.open_filter,
+            "filter": self._open_filter,
             "copy": self._copy,
             "code.machine": self.reporting.machine_code,
             "escape": self._escape,
             "interrupt": self.owner.interrupt,
             "quit": self.owner.ask_quit,
         }
+
+    def _open_filter(self) -> None:
+        self.focus_panel(Panel.CANDIDATES)  # a zoom may have taken the list off the screen
+        self.candidates.open_filter()
 
     def _pending(self, direction: int) -> None:
         if not self.candidates.next_pending(direction):
@@ -375,7 +379,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         if self.focused is self.candidates.filter_input:
             self.candidates.close_filter(clear=True)
         elif self.typing:
-            self.focus_panel(Panel.CANDIDATES)
+            self.focus_panel(self.body_panel)
         elif self.zoom is not Zoom.NORMAL:
             self.set_zoom(Zoom.NORMAL)
         elif self.candidates.needle:

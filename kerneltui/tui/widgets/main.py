@@ -189,7 +189,7 @@ class MainPanel(Vertical):
         for name in ALL_TABS:
             self.view(name).display = name == tab
         if inside:
-            self.current.focus()
+            self.screen.set_focus(self.current)
         self._retitle()
         self.post_message(self.TabOpened())
 
