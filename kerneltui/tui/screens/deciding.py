@@ -7,7 +7,7 @@ shown: that comes back as events.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from kerneltui.model.command import (
     Reject,
     SetPaused,
     SetRule,
+    Steer,
     TakeOver,
     Undo,
     WriteNotes,
@@ -139,8 +140,8 @@ class Deciding:
             "candidate.carry": self.carry,
             "candidate.profile": self.profile,
             "notes.edit": lambda: screen.session_tabs.with_notes(self.edit_notes),
-            "decision.undo": lambda: self.send(Undo(), "undo"),
-            "decision.redo": lambda: self.send(Redo(), "redo"),
+            "decision.undo": self.undo,
+            "decision.redo": self.redo,
             "search.pause": self.pause,
             "mode": self.mode,
             "steer": lambda: screen.focus_panel(Panel.STEER),
@@ -156,15 +157,24 @@ class Deciding:
             "engine.reconnect": screen.owner.reconnect,
         }
 
-    def send(self, command: Command, what: str) -> None:
+    def send(
+        self,
+        command: Command,
+        what: str,
+        *,
+        done: str = "done",
+        refused: Callable[[], None] | None = None,
+    ) -> None:
         """Sends a command without waiting; a refusal by the engine is shown when it comes."""
 
         async def ask() -> None:
             reply = await self._screen.owner.feed.ask(command)
             if reply.error:
+                if refused is not None:
+                    refused()
                 self._screen.say(f"{what}: {reply.error}")
             else:
-                self._screen.say(str(reply.data.get("text") or f"{what}: done"))
+                self._screen.say(str(reply.data.get("text") or f"{what}: {done}"))
 
         self._screen.say(f"{what}: sent")
         self._screen.owner.run_worker(ask(), group="command")
@@ -266,6 +276,16 @@ class Deciding:
         screen.say(f"{what}: sent; this takes a minute or two")
         screen.owner.run_worker(ask(), group="command")
 
+    def undo(self) -> None:
+        """Takes the last decision back, and says which one that was."""
+        last = self._screen.snapshot.state.decisions[-1]
+        self.send(Undo(), f"undo {last.action} of {last.candidate}")
+
+    def redo(self) -> None:
+        """Makes the decision again that was undone last."""
+        last = self._screen.snapshot.state.undone[-1]
+        self.send(Redo(), f"redo {last.action} of {last.candidate}")
+
     def pause(self) -> None:
         """Pauses the search, or lets it go on."""
         paused = not self._screen.snapshot.state.paused
@@ -331,11 +351,17 @@ class Deciding:
         except SteerError as error:
             self._screen.say(str(error))
             return
-        typed = " ".join(steer.input.value.split())
+        text = steer.input.value
+        typed = " ".join(text.split())
         steer.take()
         steer.address(line.to)
         self._screen.focus_panel(self._screen.body_panel)  # single keys mean something again
-        self.send(line.command, typed if typed.startswith("/") else f"message to {line.to}")
+        self.send(
+            line.command,
+            typed if typed.startswith("/") else f"message to {line.to}",
+            done="queued for the next proposal" if isinstance(line.command, Steer) else "done",
+            refused=lambda: steer.give_back(text),
+        )
 
     def steer_in_editor(self) -> None:
         """Writes the steer line in the editor."""

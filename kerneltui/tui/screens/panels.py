@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
 
 from textual import events
 from textual.layout import Layout
@@ -28,6 +30,15 @@ Handler = Callable[[], Awaitable[object] | object]
 
 _NOTICE_SECONDS = 6.0
 _CYCLE = (Zoom.NORMAL, Zoom.HALF, Zoom.FULL)
+
+
+def _free(folder: Path, name: str) -> Path:
+    """Returns a file that does not exist yet: `name-1.svg`, else `name-2.svg`, and so on."""
+    return next(
+        file
+        for file in (folder / f"{name}-{number}.svg" for number in count(1))
+        if not file.exists()
+    )
 
 
 class PanelScreen(Screen[None], inherit_bindings=False):
@@ -207,6 +218,7 @@ class PanelScreen(Screen[None], inherit_bindings=False):
             "help": self.show_help,
             "palette": self.app.action_command_palette,
             "suspend": self.app.action_suspend_process,
+            "screenshot": lambda: self.call_after_refresh(self.save_screenshot),
             "tab.next": lambda: main.step_tab(1),
             "tab.previous": lambda: main.step_tab(-1),
             "zoom.full": lambda: self.set_zoom(
@@ -246,6 +258,17 @@ class PanelScreen(Screen[None], inherit_bindings=False):
         """Opens the help."""
         dimmed = frozenset(entry.id for entry in self.offered() if self.refusal(entry.id))
         self.app.push_screen(HelpDialog(self.scopes, dimmed))
+
+    def save_screenshot(self, folder: Path | None = None) -> None:
+        """Saves what is on the screen as an SVG, in the working folder if none is named."""
+        name = self.snapshot.state.session or "kerneltui"
+        try:
+            file = _free(folder or Path.cwd(), name)
+            file.write_text(self.app.export_screenshot(title=name), encoding="utf-8")
+        except OSError as error:
+            self.say(f"screenshot: cannot be written ({error.strerror})")
+            return
+        self.say(f"screenshot: {file}")
 
     # Notices
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
@@ -16,7 +17,7 @@ from kerneltui.model.state import State
 from kerneltui.tui.draw.agents import strip_line
 from kerneltui.tui.draw.chart import chart_lines, chart_of, difference_text
 from kerneltui.tui.draw.header import header_line, hints_line
-from kerneltui.tui.keymap import Scope, bindings, hints
+from kerneltui.tui.keymap import ACTIONS, Scope, bindings, hints
 from kerneltui.tui.layout import Panel, Plan, Zoom, plan_replay
 from kerneltui.tui.screens.copying import copy_menu
 from kerneltui.tui.screens.dialogs import NoteDialog
@@ -254,12 +255,25 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
 
     def _open_filter(self) -> None:
         def chosen(text: str | None) -> None:
-            if text is not None:
-                self._filter(text)
+            if text is None:
+                return
+            self._filter(text)
+            if self._shown and self.step not in self._shown:  # go where the cursor is
+                before = [number for number in self._shown if number < self.step]
+                self.go(before[-1] if before else self._shown[0])
 
-        self.app.push_screen(NoteDialog("Filter events", "Words that an event must have."), chosen)
+        about = "Words that an event must have; none shows all events again."
+        dialog = NoteDialog("Filter events", about, initial=self._needle)
+        self.app.push_screen(dialog, chosen)
 
     # Actions
+
+    def on_key(self, event: events.Key) -> None:
+        """Says of a key that decides elsewhere why it does nothing here."""
+        for entry in ACTIONS:
+            if entry.scope in (Scope.DECISION, Scope.TUNING) and event.character in entry.keys:
+                self.say(f"{event.character} {entry.text}: this is a replay, and read only")
+                return
 
     def refusal(self, id_: str) -> str:
         """Returns why an action cannot be done now, or nothing."""

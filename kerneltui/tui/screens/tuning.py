@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["TuningScreen"]
 
 _SOON_SECONDS = 0.08
+_ROOMY = 24  # rows of the agents' panel from which a reply is shown as a whole
 _STEER_HINTS = (
     ("Enter", "send"),
     ("^j", "newline"),
@@ -260,8 +261,8 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         calibration = self.snapshot.live.calibration
 
         def build(width: int, height: int) -> Sequence[Line]:
-            if not chart.bars and calibration:
-                return [((f" calibrating: {calibration}", "dim"),)]
+            if not chart.bars and state.session and not state.calibrations:
+                return [((f" calibrating: {calibration or 'about to begin'}", "dim"),)]
             shapes = shape_charts(state, candidate) if candidate and self.zoom is Zoom.FULL else ()
             if not shapes:
                 return chart_lines(chart, width, height)
@@ -283,7 +284,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         self._line(Panel.GPUS).show(lambda w, _h: [gpu_line(state, live, w)])
         self._line(Panel.STRIP).show(lambda w, _h: [strip_line(state, live, now, w)])
         agents = self._line(Panel.AGENTS)
-        agents.show(lambda w, _h: agents_lines(state, live, now, w))
+        agents.show(lambda w, h: agents_lines(state, live, now, w, None if h > _ROOMY else h // 2))
         set_title(agents, Content(f"4 Agents  {plain(agents_summary(state, live, now))}"))
         set_subtitle(agents, Content("follow" if agents.following else "scrolled"))
         self.session_tabs.draw(now)
