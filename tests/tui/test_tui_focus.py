@@ -87,6 +87,18 @@ async def test_a_terminal_that_was_too_small_gives_the_focus_back(desk: Desk, pi
     assert base(desk).focused_panel is Panel.MAIN
 
 
+@drive(size=(120, 40))
+async def test_a_zoomed_panel_is_the_same_after_a_terminal_was_too_small(
+    desk: Desk, pilot: Any
+) -> None:
+    await pilot.press("4", "f")
+    await pilot.resize_terminal(50, 10)
+    await until(pilot, lambda: has(desk, "too small") and base(desk).focused is None)
+    await pilot.resize_terminal(120, 40)
+    await until(pilot, lambda: has(desk, "4 Agents") and not has(desk, "1 Candidates"))
+    assert base(desk).focused_panel is Panel.AGENTS
+
+
 @drive(replay=True)
 async def test_a_replay_too_gives_the_focus_back(desk: Desk, pilot: Any) -> None:
     await pilot.resize_terminal(50, 10)

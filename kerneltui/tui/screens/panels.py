@@ -125,6 +125,10 @@ class PanelScreen(Screen[None], inherit_bindings=False):
     def replan(self) -> None:
         """Lays out again; a panel that is gone gives the focus to the main panel."""
         plan = self.plan(*self.app.size)
+        if self._before_small is not None and Panel.NOTICE not in plan.panels:
+            self.set_focus(self.focusable_of(self._before_small))
+            self._before_small = None
+            plan = self.plan(*self.app.size)  # a zoom goes by the focus
         for panel in Panel:
             for widget in self.query(f"#{panel}"):
                 widget.display = panel in plan.panels
@@ -136,9 +140,6 @@ class PanelScreen(Screen[None], inherit_bindings=False):
             self.query_one(f"#{Panel.NOTICE}", LineView).show(
                 lambda w, _h: [pad(((text, "warn"),), w)]
             )
-        elif self._before_small is not None:
-            panel, self._before_small = self._before_small, None
-            self.focus_panel(panel if panel in plan.panels else self.home_panel)
         elif self.focused_panel not in plan.panels:
             self.focus_panel(Panel.MAIN if Panel.MAIN in plan.panels else next(iter(plan.panels)))
         # A screen keeps its last arrangement until one of its children asks for another.
