@@ -37,24 +37,31 @@ def _example(text: str) -> str:
     return f"\b\nExample:\n  {text}"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_example("kerneltui open workloads/gemm_allgather"),
+)
 @click.version_option(package_name="kerneltui", prog_name="kerneltui")
 def cli() -> None:
-    r"""Tune kernels together with two agents; the judge is honest and the record is git.
-
-    \b
-    Example:
-      kerneltui open workloads/gemm_allgather
-    """
+    """Tune kernels together with two agents; the judge is honest and the record is git."""
 
 
-def _agents_by_key() -> str:
-    """The agents that this environment can have."""
+def _agents(wanted: str | None) -> str:
+    """The agents that were asked for, or else those that this environment can have."""
     keys = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
-    return "claude" if any(os.environ.get(name) for name in keys) else "offline"
+    has_key = any(os.environ.get(name, "").strip() for name in keys)
+    if wanted == "claude" and not has_key:
+        raise click.UsageError(
+            "--agents claude needs a key: set ANTHROPIC_API_KEY, or take --agents offline"
+        )
+    return wanted or ("claude" if has_key else "offline")
 
 
-@cli.command("open", epilog=_example("kerneltui open workloads/gemm_allgather --target cpu"))
+@cli.command(
+    "open",
+    short_help="Attach to a session, resume one, or start one.",
+    epilog=_example("kerneltui open workloads/gemm_allgather --target cpu"),
+)
 @click.argument("what", metavar="WORKLOAD|SESSION|BUNDLE", type=_PATH)
 @click.option("--new", is_flag=True, help="Start a new session even if one is unfinished.")
 @click.option("--session", type=_PATH, help="Folder of the session.")
@@ -92,7 +99,7 @@ def open_command(
     if place.workload is None and not place.exists:
         raise OpeningFailed(f"{what}: no workload was found")
     chosen = target or default_target(place)
-    mode = agents or ("" if place.exists else _agents_by_key())
+    mode = "" if place.exists and agents is None else _agents(agents)
     launch = Launch(chosen, mode, seed, "none", None, budget)
     quit_ = run(
         connect=lambda report: str(launch_engine(place, launch, report)),
@@ -120,7 +127,13 @@ def open_command(
 )
 @click.option("--budget", type=_Budget(), help="Time for the search, such as 10m.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
-@click.option("--accept", type=click.Choice(["auto", "none"]), default="auto", show_default=True)
+@click.option(
+    "--accept",
+    type=click.Choice(["auto", "none"]),
+    default="auto",
+    show_default=True,
+    help="By rule what is FASTER and confirmed, or nothing.",
+)
 @click.option(
     "--agents",
     type=click.Choice(["offline", "claude"]),
@@ -149,7 +162,7 @@ def tune(
     place = find_place(workload, session=session, new=new, target=target)
     start = Start(
         target=target or default_target(place),
-        agents=agents or _agents_by_key(),
+        agents=_agents(agents),
         seed=seed,
         rule=AcceptRule(accept),
         candidates=DEFAULT_CANDIDATES if candidates is None and budget is None else candidates,
@@ -158,11 +171,20 @@ def tune(
     return run_tune(place, start, as_json=as_json)
 
 
-@cli.command(epilog=_example("kerneltui context workloads/gemm_allgather --agent slow"))
+@cli.command(
+    short_help="Print what an agent's model would be told.",
+    epilog=_example("kerneltui context workloads/gemm_allgather --agent slow"),
+)
 @click.argument("workload", type=_PATH)
 @click.option("--session", type=_PATH, help="As the agent would be asked in this session now.")
 @click.option("--target", help="Where kernels run (cpu, cuda).")
-@click.option("--agent", type=click.Choice(["fast", "slow"]), default="fast", show_default=True)
+@click.option(
+    "--agent",
+    type=click.Choice(["fast", "slow"]),
+    default="fast",
+    show_default=True,
+    help="Which of the two.",
+)
 def context(workload: Path, *, session: Path | None, target: str | None, agent: str) -> int:
     """Print exactly what an agent's language model would be told, with token counts."""
     from kerneltui.headless.context import context as run_context
@@ -171,7 +193,8 @@ def context(workload: Path, *, session: Path | None, target: str | None, agent: 
 
 
 @cli.command(
-    epilog=_example("kerneltui bench workloads/gemm_allgather --session sessions/… --json")
+    short_help="Time kernels and baselines side by side.",
+    epilog=_example("kerneltui bench workloads/gemm_allgather --session sessions/… --json"),
 )
 @click.argument("workload", type=_PATH)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL…]", type=_PATH)
@@ -206,7 +229,13 @@ def context(workload: Path, *, session: Path | None, target: str | None, agent: 
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of its pauses.")
 @click.option("--sustained", type=_Budget(), help="Calls without a pause for so long, such as 2s.")
-@click.option("--sustained-shapes", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option(
+    "--sustained-shapes",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="For so many shapes, evenly spread over the work.",
+)
 @click.option("--budget", type=_Budget(), help="No further shape is begun after so long.")
 @click.option("--output", type=_PATH, help="Everything as one JSON file, with all samples.")
 @click.option("--resume", is_flag=True, help="Go on with that file: only shapes it lacks.")
@@ -236,7 +265,8 @@ def bench(
 
 
 @cli.command(
-    epilog=_example("kerneltui verify workloads/gemm_allgather kernels/gemm_allgather/window.cpp")
+    short_help="Test a workload, and kernels against it.",
+    epilog=_example("kerneltui verify workloads/gemm_allgather kernels/gemm_allgather/window.cpp"),
 )
 @click.argument("workload", type=_PATH)
 @click.argument("kernel", required=False, type=_PATH)
@@ -248,7 +278,7 @@ def verify(workload: Path, kernel: Path | None, *, target: str | None) -> int:
     return run_verify(workload, kernel, target=target)
 
 
-@cli.command(epilog=_example("kerneltui doctor"))
+@cli.command(short_help="Say what this machine has and lacks.", epilog=_example("kerneltui doctor"))
 def doctor() -> int:
     """Say what this machine has, what is missing, and what to do about it."""
     from kerneltui.headless.doctor import doctor as run_doctor
@@ -330,10 +360,15 @@ def main() -> None:
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = Exit.INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else error.format_message(), err=True)
+        code = Exit.USAGE
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "kerneltui"
-        click.echo(f"kerneltui: {error.format_message()} (see '{command} --help')", err=True)
+        click.echo(
+            f"kerneltui: {error.format_message().rstrip('.')} (see '{command} --help')", err=True
+        )
         code = Exit.USAGE
     except (UserError, OSError) as error:
         click.echo(f"kerneltui: {error}", err=True)

@@ -242,12 +242,12 @@ def accepts_by_rule(candidate: Candidate, incumbent: str) -> bool:
 
 
 def rule_verdict(candidate: Candidate) -> str:
-    """Returns why the rule `auto` turns a measured candidate down."""
+    """Returns why the rule `auto` turns a measured candidate down, in percent faster."""
     measurement = candidate.measurement
     if measurement is None:
         return "not measured"
-    low, high = measurement.geomean.low * 100, measurement.geomean.high * 100
-    found = f"{measurement.verdict} [{low:+.1f}, {high:+.1f}] % of the incumbent's time"
+    faster, low, high = ((ratio - 1) * 100 for ratio in measurement.geomean.ratio())
+    found = f"{measurement.verdict} {faster:+.1f}% [{low:+.1f}, {high:+.1f}]"
     if measurement.verdict is Verdict.FASTER and measurement.slower_shapes:
         return f"{found}, but slower on {', '.join(measurement.slower_shapes)}"
     return found

@@ -89,10 +89,11 @@ def find_place(
         target: Only sessions on this target count.
 
     Raises:
-        OpeningFailed: The path is neither a workload nor a session.
+        OpeningFailed: The path is neither a workload nor a session, or a session on another target.
         DefinitionError: The workload's definition is wrong.
     """
     if (what / ".git").exists() and not (what / "workload.toml").exists():
+        _check_target(what, target)
         return Place(what.resolve(), _workload_of(what), exists=True)
     if not (what / "workload.toml").is_file():
         problem = "is neither a workload (a folder with workload.toml), a session nor a bundle"
@@ -100,6 +101,7 @@ def find_place(
     workload = load_workload(what)
     folder = what.resolve()
     if session is not None:
+        _check_target(session, target)
         return Place(session.resolve(), folder, exists=(session / ".git").exists())
     sessions = workload.root / "sessions"
     if not new:
@@ -107,6 +109,15 @@ def find_place(
         if found is not None:
             return Place(found, folder, exists=True)
     return Place(new_session_folder(sessions, workload, target), folder, exists=False)
+
+
+def _check_target(session: Path, target: str | None) -> None:
+    about = read_about(session)
+    if about is not None and target not in (None, about.target):
+        raise OpeningFailed(
+            f"{session}: this session tunes on {about.target}, which cannot be changed; "
+            f"leave out --target, or begin another session for {target}"
+        )
 
 
 def default_target(place: Place) -> str:

@@ -18,8 +18,9 @@ from kerneltui.evaluation.bench_result import ShapeResult
 from kerneltui.evaluation.pipeline import Evaluator
 from kerneltui.headless.bench_file import SCHEMA, BenchFile
 from kerneltui.headless.bench_report import all_summaries, report, shape_table
+from kerneltui.headless.kernel_file import read_kernel_file
 from kerneltui.headless.output import Exit, emit, say
-from kerneltui.model.errors import DefinitionError, UserError
+from kerneltui.model.errors import UserError
 from kerneltui.model.kernel import Kernel, parse_kernel
 from kerneltui.model.workload import Shape, Workload
 
@@ -75,7 +76,7 @@ def bench(
     Without any kernel, those of the library take part.
     """
     workload, spec = workload_on(folder, target)
-    chosen = {_name(file, workload): _read(file) for file in kernels}
+    chosen = {_name(file, workload): read_kernel_file(file) for file in kernels}
     source = session or newest_session(workload, spec.name)
     if source is not None:
         accepted = _accepted(source)
@@ -85,7 +86,7 @@ def bench(
         elif session is not None:
             say(f"{source}: nothing was accepted yet")
     if not chosen:
-        chosen = {name: _read(workload.kernels / name) for name in spec.library}
+        chosen = {name: read_kernel_file(workload.kernels / name) for name in spec.library}
         say(f"kernels of the library: {', '.join(chosen) or 'none'}")
     plan = _plan(workload, wishes)
     file = BenchFile(
@@ -190,14 +191,6 @@ def _name(file: Path, workload: Workload) -> str:
         return str(file.resolve().relative_to(workload.kernels))
     except ValueError:
         return str(file)
-
-
-def _read(file: Path) -> Kernel:
-    try:
-        return parse_kernel(file.read_text(encoding="utf-8"), file.name)
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or str(error)
-        raise DefinitionError(str(file), "kernel", f"cannot be read ({problem})") from error
 
 
 def _accepted(session: Path) -> Kernel | None:

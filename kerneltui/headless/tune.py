@@ -78,7 +78,8 @@ class _Narrator:
 
     def progress(self, progress: Progress) -> None:
         """Tells progress that is no benchmark round and no reading of a GPU."""
-        text = f"  {progress.about}: {progress.text}"
+        about = f"{progress.about}: " if progress.about else ""
+        text = f"  {about}{progress.text}"
         if progress.kind not in ("round", "gpu") and text != self._last:
             self._last = text
             say(text)

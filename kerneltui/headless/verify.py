@@ -10,8 +10,8 @@ from kerneltui.engine.evaluator import make_evaluator
 from kerneltui.engine.opening import workload_on
 from kerneltui.evaluation.code_record import loud_findings
 from kerneltui.evaluation.outcome import KernelFault, Update
+from kerneltui.headless.kernel_file import read_kernel_file
 from kerneltui.headless.output import Exit, say
-from kerneltui.model.kernel import parse_kernel
 
 __all__ = ["code_lines", "verify"]
 
@@ -20,9 +20,7 @@ def verify(folder: Path, kernel: Path | None, *, target: str | None) -> int:
     """Prints one line for the workload and one for each kernel; 3 if any of them is refused."""
     workload, spec = workload_on(folder, target)
     files = [kernel] if kernel else [workload.kernels / name for name in (spec.seed, *spec.library)]
-    kernels = {
-        str(file): parse_kernel(file.read_text(encoding="utf-8"), file.name) for file in files
-    }
+    kernels = {str(file): read_kernel_file(file) for file in files}
     evaluator = make_evaluator(workload, spec)
     evaluator.start()
     refused = False

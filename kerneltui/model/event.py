@@ -420,5 +420,18 @@ def event_subject(event: Event) -> str:
             text = event.text if isinstance(event, AgentMessage) else event.reason
             return f"{event_kind(event)}: {text}"
         case _:
-            about = getattr(event, "id", "")
-            return f"{event_kind(event)} {about}".strip()
+            return f"{event_kind(event).replace('_', ' ')} {_what(event)}".strip()
+
+
+def _what(event: Event) -> str:
+    match event:
+        case Calibrated():
+            return f"{len(event.shapes)} shapes: a verdict needs {event.delta:.1%}"
+        case BudgetSet():
+            return f"to {event.text}"
+        case RuleSet():
+            return f"to {event.rule}"
+        case PauseSet():
+            return "on" if event.paused else "off"
+        case _:
+            return str(getattr(event, "id", ""))

@@ -194,6 +194,9 @@ def load_workload(folder: Path, target: str | None = None) -> Workload:
     file = folder / "workload.toml"
     try:
         text = file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        problem = "there is none; name a workload, such as those in workloads/"
+        raise DefinitionError(str(folder), file.name, problem) from error
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or str(error)
         raise DefinitionError(str(file), "file", f"cannot be read ({problem})") from error

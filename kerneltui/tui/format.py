@@ -13,6 +13,7 @@ from kerneltui.model.statistics import Interval, Verdict
 
 __all__ = [
     "count",
+    "counted",
     "difference",
     "elapsed",
     "half_width",
@@ -89,6 +90,11 @@ def difference(interval: Interval, verdict: Verdict) -> str:
     """Returns the difference line: `+0.4% [-0.1, +0.9] UNCLEAR`."""
     estimate, low, high = percent_change(interval)
     return f"{estimate:+.1f}% [{low:+.1f}, {high:+.1f}] {verdict}"
+
+
+def counted(number: int, thing: str) -> str:
+    """Returns a number of things: `1 candidate`, `2 candidates`."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def elapsed(time_ns: int) -> str:

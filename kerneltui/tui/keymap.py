@@ -247,6 +247,9 @@ ACTIONS: tuple[Action, ...] = (
         _G,
         "ReadMachineCode",
     ),
+    Action(
+        "screenshot", (), "screenshot", "save this screen as an SVG in the folder you came from", _G
+    ),
     Action("grid.rows", ("u",), "grid rows", "the next field down the side of the grid", _G),
     Action("grid.columns", ("U",), "grid columns", "the next field across the grid", _G),
     # Moving

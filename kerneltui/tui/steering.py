@@ -35,6 +35,7 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MONEY = re.compile(r"\$(\d+(?:\.\d{1,6})?)")
 _ROLES = ("fast", "slow", "judge", "meta")
+_ALONE = ("unpin", "pause", "resume")
 _ADDRESS = re.compile(r"@(\w+)(?:\s+|$)")
 
 
@@ -76,7 +77,9 @@ def parse_steer(text: str, to: str, state: State) -> SteerLine:
 
 def _command(text: str, state: State) -> Command:
     name, _, rest = text[1:].partition(" ")
-    rest = rest.strip()
+    name, rest = name.lower(), rest.strip()
+    if rest and name in _ALONE:
+        raise SteerError(f"/{name} stands alone; '{rest}' means nothing here")
     match name:
         case "pin" | "unpin":
             return _pin(rest, state, active=name == "pin")

@@ -64,6 +64,24 @@ def test_wrapped_lines_fit(text: str, width: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("candidates", "time_ns", "money", "text"),
+    [
+        (None, None, None, "30 candidates so far, no limit"),
+        (40, None, None, "30 of 40 candidates"),
+        (None, 600 * 10**9, 5_000_000, "30 candidates so far, at most 10m 00s, $5"),
+        (40, 600 * 10**9, 5_500_000, "30 of 40 candidates, 10m 00s, $5.50"),
+        (40, None, 5_000_000, "30 of 40 candidates, $5"),
+    ],
+)
+def test_what_is_used_of_the_budget_and_what_limits_it(
+    candidates: int | None, time_ns: int | None, money: int | None, text: str
+) -> None:
+    state = replace(STATE, budget_candidates=candidates, budget_ns=time_ns, budget_micro_usd=money)
+    lines = [plain(line).strip() for line in machine_lines(state, 90, 9)]
+    assert f"budget  {text}" in lines
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"),
     [(14, "00:14"), (860, "14m 20s"), (7500, "2h 05m"), (273_600, "3d 04h"), (-5, "00:00")],
 )

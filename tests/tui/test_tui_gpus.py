@@ -118,7 +118,7 @@ def test_the_strip_takes_one_row_and_nothing_overlaps(
 
 @drive(size=(120, 40), **desk())
 async def test_the_strip_is_there_when_readings_come(desk: Desk, pilot: Any) -> None:
-    assert shown(desk)[1].startswith(" GPU 0 1755 MHz 652 W")
+    await until(pilot, lambda: shown(desk)[1].startswith(" GPU 0 1755 MHz 652 W"))
     newer = replace(READINGS[0], sm_clock_mhz=1234, at_ns=3 * 10**9)
     extra = {"readings": encode_readings([newer])}
     desk.link.push(desk.paper.progress(Progress("gpu", "", "", extra=extra)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from kerneltui.model.event import SteerDelivered, encode_event
 from kerneltui.model.record import parse_json, to_plain
 from kerneltui.model.spend import Spent
 from kerneltui.model.state import State, fold
+from kerneltui.model.steering import Message
 from kerneltui.tui.draw.agents import agents_lines, agents_summary, has_models
 from kerneltui.tui.draw.candidates import details
 from kerneltui.tui.draw.header import header_line
@@ -100,6 +102,25 @@ def test_the_tail_is_the_running_call_with_model_tokens_and_time() -> None:
     assert lines.index(head) > lines.index(next(line for line in lines if "goal: no shape" in line))
 
 
+def test_where_there_is_little_room_only_the_end_of_a_reply_is_shown() -> None:
+    said = len(agents_lines(STATE, Live(), STATE.at, 80)) - 1  # without the line on the call
+    lines = agents_lines(STATE, live(stream()), STATE.at, 80)
+    short = agents_lines(STATE, live(stream()), STATE.at, 80, 3)
+    assert short[:said] == lines[:said], "what was said stays"
+    assert short[said] == lines[said], "and what the call is for"
+    assert short[-3:] == lines[-3:]
+    hidden = len(lines) - said - 4
+    assert hidden > 1
+    assert plain(short[said + 1]).strip() == f"… {hidden} lines before, in the Agents tab"
+    assert agents_lines(STATE, live(stream()), STATE.at, 80, 99) == lines
+
+
+def test_a_long_name_does_not_touch_what_it_says() -> None:
+    message = Message(STATE.at, "engine", "no price of nosuch is known")
+    told = replace(STATE, messages=(message,), steers=())
+    assert " engine no price of nosuch is known" in text_of(agents_lines(told, Live(), told.at, 80))
+
+
 def test_before_the_first_word_that_is_said() -> None:
     assert "no word yet" in text_of(agents_lines(STATE, Live(), STATE.at, 100))
 
@@ -108,6 +129,13 @@ def test_a_failed_proposal_stands_with_its_reason() -> None:
     lines = agents_lines(STATE, Live(), STATE.at, 100)
     found = [line for line in lines if "no proposal from c0028: refused" in plain(line)]
     assert [style for line in found for text, style in line if "refused" in text] == ["bad"]
+
+
+def test_before_the_calibration_agents_are_not_called_idle() -> None:
+    new = replace(STATE, messages=(), calls={}, paused=False, ended="")
+    assert plain(agents_summary(new, Live(), new.at)) == "agents idle"
+    new = replace(new, calibrations={})
+    assert plain(agents_summary(new, Live(), new.at)) == "agents wait for the calibration"
 
 
 def test_the_summary_names_what_the_running_call_is_for() -> None:
@@ -208,6 +236,7 @@ def test_a_candidate_says_what_it_cost() -> None:
         ("/goal fewer flags", Steer("all", "goal: fewer flags")),
         ("/goal -", Steer("all", "goal:")),
         ("/model slow claude-x", ChooseModel("slow", "claude-x")),
+        ("/Model slow claude-X", ChooseModel("slow", "claude-X")),
     ],
 )
 def test_commands_of_the_steer_line(text: str, command: object) -> None:
@@ -224,6 +253,8 @@ def test_commands_of_the_steer_line(text: str, command: object) -> None:
         ("/model slow", "needs a role"),
         ("/model boss x", "needs a role"),
         ("/goal", "needs a text"),
+        ("/pause now", "/pause stands alone; 'now' means nothing here"),
+        ("/unpin c0001", "/unpin stands alone"),
     ],
 )
 def test_wrong_commands_say_what_is_missing(text: str, reason: str) -> None:

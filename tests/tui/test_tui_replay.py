@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fakes import Desk, drive, has, until
+from textual.widgets import Input
 
-from kerneltui.model.event import Decided
+from kerneltui.model.event import Decided, Decision
 from kerneltui.model.state import fold
 from kerneltui.tui.ending import Quit
 from kerneltui.tui.screens.dialogs import ChoiceDialog, NoteDialog
@@ -100,9 +101,40 @@ async def test_filtering_events(desk: Desk, pilot: Any) -> None:
 
 
 @drive(replay=True)
-async def test_decision_keys_do_nothing(desk: Desk, pilot: Any) -> None:
+async def test_a_filter_goes_to_what_it_finds_and_can_be_changed(desk: Desk, pilot: Any) -> None:
+    screen = replay(desk)
+    last = [n for n, event in enumerate(screen.timeline.events, 1) if isinstance(event, Decided)]
+    assert screen.step not in last
+    await pilot.press("slash", *"rejected", "enter")
+    await until(pilot, lambda: has(desk, "/rejected"))
+    event = screen.timeline.events[screen.step - 1]
+    assert isinstance(event, Decided)
+    assert event.action is Decision.REJECT
+    await pilot.press("slash")
+    await until(pilot, lambda: isinstance(desk.app.screen, NoteDialog))
+    assert desk.app.screen.query_one(Input).value == "rejected"
+    await pilot.press(*"accepted", "enter")
+    await until(pilot, lambda: has(desk, "/accepted"))
+    await pilot.press("slash", "backspace", "enter")
+    await until(pilot, lambda: not has(desk, "/accepted"))
+
+
+@drive(replay=True)
+async def test_decision_keys_do_nothing_and_say_so(desk: Desk, pilot: Any) -> None:
+    for key, text in (("a", "accept"), ("R", "reject with note"), ("s", "steer"), ("z", "undo")):
+        await pilot.press(key)
+        assert replay(desk).notice == f"{key} {text}: this is a replay, and read only"
     await pilot.press("a", "r", "z", "p", "0", "a", "r")
     assert desk.decisions == []
+
+
+@drive(replay=True, size=(120, 40))
+async def test_nothing_is_offered_that_a_replay_cannot_do(desk: Desk, pilot: Any) -> None:
+    replay(desk).main.open_tab("Jobs")
+    await until(pilot, lambda: has(desk, "a replay has no output of jobs; see Log"))
+    replay(desk).main.open_tab("Notes")
+    await until(pilot, lambda: has(desk, "notes.md, as they are on main"))
+    assert not has(desk, "E edits them")
 
 
 @drive(replay=True)

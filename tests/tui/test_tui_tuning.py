@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from fake_engine import Paper
@@ -38,6 +41,11 @@ def tuning(desk: Desk) -> TuningScreen:
     screen = desk.app.base
     assert isinstance(screen, TuningScreen)
     return screen
+
+
+def text_of_only_file(folder: Path) -> str:
+    (file,) = folder.iterdir()
+    return file.read_text(encoding="utf-8")
 
 
 async def select(desk: Desk, pilot: Any, candidate: str) -> None:
@@ -319,6 +327,80 @@ async def test_a_refusal_of_the_engine_is_shown(desk: Desk, pilot: Any) -> None:
 
 
 @drive()
+async def test_a_line_that_the_engine_refuses_comes_back(desk: Desk, pilot: Any) -> None:
+    desk.paper.refuse = "MR has no value '77'"
+    await pilot.press("s", *"/ban MR=77", "enter")
+    await until(pilot, lambda: "/ban MR=77: MR has no value '77'" in tuning(desk).notice)
+    assert tuning(desk).steer.input.value == "/ban MR=77"
+    assert not tuning(desk).typing
+    desk.paper.refuse = ""
+    await pilot.press("s", "backspace", "enter")
+    await until(pilot, lambda: "/ban MR=7: done" in tuning(desk).notice)
+    assert tuning(desk).steer.input.value == ""
+
+
+@drive()
+async def test_a_refused_line_does_not_overwrite_a_new_one(desk: Desk, pilot: Any) -> None:
+    steer = tuning(desk).steer
+    steer.input.value = "begun meanwhile"
+    steer.give_back("/ban MR=77")
+    assert steer.input.value == "begun meanwhile"
+
+
+@drive()
+async def test_a_draft_is_gone_on_with(desk: Desk, pilot: Any) -> None:
+    await pilot.press("s", *"fewer", "escape", "j", "s", *" flags", "enter")
+    await until(pilot, lambda: desk.decisions)
+    assert desk.decisions == [Steer("all", "fewer flags")]
+
+
+@drive()
+async def test_a_message_is_queued_and_an_undo_names_the_decision(desk: Desk, pilot: Any) -> None:
+    await pilot.press("s", *"fewer flags", "enter")
+    await until(
+        pilot, lambda: "message to all: queued for the next proposal" in tuning(desk).notice
+    )
+    last = tuning(desk).snapshot.state.decisions[-1]
+    await pilot.press("z")
+    await until(
+        pilot, lambda: f"undo {last.action} of {last.candidate}: done" in tuning(desk).notice
+    )
+    await pilot.press("Z")
+    await until(
+        pilot, lambda: f"redo {last.action} of {last.candidate}: done" in tuning(desk).notice
+    )
+
+
+@drive()
+async def test_a_screenshot_is_a_file_of_its_own(desk: Desk, pilot: Any) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for number in (1, 2):
+            tuning(desk).save_screenshot(folder)
+            file = folder / f"{tuning(desk).snapshot.state.session}-{number}.svg"
+            assert "c0031" in file.read_text(encoding="utf-8")
+            assert tuning(desk).notice == f"screenshot: {file}"
+        tuning(desk).save_screenshot(folder / "nowhere")
+        assert tuning(desk).notice == "screenshot: cannot be written (No such file or directory)"
+
+
+@drive()
+async def test_a_screenshot_from_the_palette_does_not_show_the_palette(
+    desk: Desk, pilot: Any
+) -> None:
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: desk.app.screen is not tuning(desk))
+        await pilot.press(*"screenshot")
+        await until(pilot, lambda: has(desk, "save this screen as an SVG"))
+        await pilot.press("enter")
+        await until(pilot, lambda: tuning(desk).notice.startswith("screenshot: "))
+        text = text_of_only_file(Path(name))
+    assert "c0031" in text
+    assert "SVG" not in text
+
+
+@drive()
 async def test_the_filter_narrows_and_esc_clears_it(desk: Desk, pilot: Any) -> None:
     await pilot.press("slash", *"fail")
     await until(pilot, lambda: has(desk, "4 of 31  /fail"))
@@ -581,7 +663,7 @@ def test_a_new_session_says_how_far_the_calibration_is() -> None:
         desk = Desk(paper=Paper(session, writer=True))
         async with desk.app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: has(desk, "c0001 BASE"))
-            assert has(desk, "nothing measured yet")
+            assert has(desk, "calibrating: about to begin")
             desk.link.push({"frame": "progress", "progress": to_plain(progress)})
             await until(pilot, lambda: has(desk, "calibrating: noise on 512x512x512"))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import engine_fakes
 import pytest
 from engine_fakes import FakeEvaluator
@@ -118,8 +119,22 @@ def test_help_of_the_whole(kerneltui: Kerneltui):
         result = kerneltui(flag)
         assert result.code == 0
         text = result.out.decode()
-        assert "Example:" in text
+        assert "  Example:\n    kerneltui open " in text
+        assert "..." not in text.split("Commands:")[1]
         assert all(f"  {command} " in text for command in COMMANDS)
+
+
+def test_without_a_command_there_is_the_help(kerneltui: Kerneltui):
+    result = kerneltui()
+    assert result.code == 2
+    assert result.err == kerneltui("--help").out.decode()
+
+
+def test_every_option_says_what_it_is():
+    for name, command in cli.commands.items():
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert option.help, f"{name} {option.name}"
 
 
 def test_version(kerneltui: Kerneltui):
@@ -145,7 +160,11 @@ def test_version(kerneltui: Kerneltui):
         (["tune"], "WORKLOAD"),
         (["replay", "nowhere", "--step", "0"], "--step"),
         (["open", str(WORKLOAD)], "'open' needs a terminal; use 'kerneltui tune'"),
-        (["improve"], "improve"),
+        (["improve"], "No such command 'improve' (see 'kerneltui --help')"),
+        (["verify", str(WORKLOAD), "no.cpp"], "no.cpp: kernel: cannot be read (No such file"),
+        (["bench", str(WORKLOAD), "no.cpp"], "no.cpp: kernel: cannot be read (No such file"),
+        (["bench", "nowhere"], "nowhere: workload.toml: there is none"),
+        (["context", "nowhere"], "nowhere: workload.toml: there is none"),
     ],
 )
 def test_wrong_use_is_one_line(kerneltui: Kerneltui, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -210,6 +229,29 @@ def test_a_kernel_that_is_missing_is_named(kerneltui: Kerneltui, tmp_path: Path)
     assert not (tmp_path / "session").exists()
 
 
+def test_claude_without_a_key_is_refused_before_anything_runs(
+    kerneltui: Kerneltui, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", " ")
+    path = tmp_path / "session"
+    result = kerneltui("tune", WORKLOAD, "--agents", "claude", "--session", path)
+    assert result.code == 2
+    assert result.error.startswith("--agents claude needs a key: set ANTHROPIC_API_KEY")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("named", ["as the session", "with --session"])
+def test_a_session_does_not_change_its_target(kerneltui: Kerneltui, session: Path, named: str):
+    arguments = [session] if named == "as the session" else [WORKLOAD, "--session", session]
+    result = kerneltui("tune", *arguments, "--target", "cuda")
+    assert result.code == 2
+    assert result.error == (
+        f"{session}: this session tunes on cpu, which cannot be changed; "
+        "leave out --target, or begin another session for cuda"
+    )
+
+
 # -- replay and bundle
 
 
@@ -234,6 +276,8 @@ def test_replay_as_text_is_the_story(kerneltui: Kerneltui, bundle: Path):
     lines = result.out.decode().splitlines()
     assert (result.code, len(lines)) == (0, 5)
     assert lines[1].split()[:3] == ["1", "opened", "gemm_allgather-cpu-0001:"]
+    assert lines[2].split()[1:4] == ["budget", "set", "to"]
+    assert lines[3].split()[1:] == ["calibrated", "5", "shapes:", "a", "verdict", "needs", "1.0%"]
     whole = kerneltui("replay", bundle).out.decode()
     assert "rule: accept c0001" in whole
 

@@ -70,7 +70,8 @@ def agents_summary(state: State, live: Live, now: int) -> Line:
             parts.append(tuple(spans))
     if not parts and not state.ended:
         said = state.messages[-1] if state.messages else None
-        text = f"{said.agent}: {clean(said.text)}" if said else "agents idle"
+        silent = "agents idle" if state.calibrations else "agents wait for the calibration"
+        text = f"{said.agent}: {clean(said.text)}" if said else silent
         parts.append(((text, "dim"),))
     if state.paused:
         parts.insert(0, (("PAUSED", "warn"),))
@@ -101,12 +102,27 @@ def strip_line(state: State, live: Live, now: int, width: int) -> Line:
     return pad(((" ", ""), *agents_summary(state, live, now)), width, right)
 
 
-def agents_lines(state: State, live: Live, now: int, width: int) -> Sequence[Line]:
-    """Returns what was said and asked, oldest first, and what comes now, so that the end is new."""
+def agents_lines(
+    state: State, live: Live, now: int, width: int, tail: int | None = None
+) -> Sequence[Line]:
+    """Returns what was said and asked, oldest first, and what comes now, so that the end is new.
+
+    Args:
+        state: The session.
+        live: With the replies as they come.
+        now: For how long a call has been running.
+        width: Of a line.
+        tail: How many lines of a reply are shown, its last; all if None. Where there is little room,
+            code that is being written would push away everything that was said.
+    """
     lines = list(_history(state.messages, state.steers, width))
     running = running_calls(state)
     for agent in sorted({*live.streams, *running}, key=lambda name: name in running):
-        lines += _stream_lines(agent, live, running.get(agent), now, width)
+        reply = _stream_lines(agent, live, running.get(agent), now, width)
+        if tail is not None and len(reply) > tail + 2:
+            hidden = f"… {len(reply) - 1 - tail} lines before, in the Agents tab"
+            reply = [reply[0], ((f"       {hidden}", "faint"),), *reply[-tail:]]
+        lines += reply
     if not lines:
         lines.append(((" nothing said yet; s writes to the agents", "dim"),))
     return lines
@@ -129,8 +145,9 @@ def _who(agent: str) -> str:
 
 
 def _paragraph(who: str, style: str, text: str, room: int, ink: str = "ink") -> list[Line]:
+    label = f"{who} " if len(who) >= 6 else f"{who:<6}"
     return [
-        ((f" {who if not index else '':<6}", style), (part, ink))
+        ((f" {label if not index else '':<6}", style), (part, ink))
         for index, part in enumerate(wrap(text.strip("\n"), room))
     ]
 

@@ -10,7 +10,7 @@ from kerneltui.model.candidate import Candidate
 from kerneltui.model.directive import FIELDS, Backend, Issuer, Placement, Sync
 from kerneltui.model.event import ConstraintKind
 from kerneltui.model.state import State
-from kerneltui.tui.format import ratio
+from kerneltui.tui.format import counted, ratio
 from kerneltui.tui.text import Line, Span, clean, cut, fit
 
 __all__ = ["Cell", "cells", "coverage_lines", "fields_of", "values_of"]
@@ -117,7 +117,12 @@ def coverage_lines(state: State, rows: str, columns: str, width: int) -> Sequenc
     pairs = len(down) * len(across)
     lines += [
         (),
-        ((f" {total} candidates in {len(found)} of {pairs} cells, {failed} failed", "ink"),),
+        (
+            (
+                f" {counted(total, 'candidate')} in {len(found)} of {pairs} cells, {failed} failed",
+                "ink",
+            ),
+        ),
         (
             (
                 " best ratio, tried, failed (f)   * BEST is among them   · never tried",

@@ -11,6 +11,7 @@ from kerneltui.model.units import milliseconds
 from kerneltui.tui.draw.chart import chart_lines, shape_charts
 from kerneltui.tui.draw.spend import call_lines
 from kerneltui.tui.format import (
+    counted,
     difference,
     elapsed,
     percent_change,
@@ -248,6 +249,20 @@ def _named(name: str, text: str, width: int) -> Sequence[Line]:
     ]
 
 
+def _budget_text(state: State) -> str:
+    """What is used of the candidates, and the limits: `30 of 40 candidates, 10m 00s, $5`."""
+    attempted = max(0, len(state.candidates) - 1)
+    limits: list[str] = []
+    if state.budget_ns is not None:
+        limits.append(elapsed(state.budget_ns))
+    if state.budget_micro_usd is not None:
+        limits.append(f"${state.budget_micro_usd / 1e6:.2f}".removesuffix(".00"))
+    if state.budget_candidates is not None:
+        return ", ".join([f"{attempted} of {state.budget_candidates} candidates", *limits])
+    most = f"at most {', '.join(limits)}" if limits else "no limit"
+    return f"{counted(attempted, 'candidate')} so far, {most}"
+
+
 def machine_lines(state: State, width: int, height: int) -> Sequence[Line]:
     """Returns the machine panel: processor, tools, noise, budget and constraints."""
     environment = state.environment
@@ -272,17 +287,7 @@ def machine_lines(state: State, width: int, height: int) -> Sequence[Line]:
     if state.delta:
         noise = max((part.noise for part in state.calibrations.values()), default=0.0)
         add("noise", f"±{noise * 100:.2f}%   a verdict needs {state.delta * 100:.1f}%")
-    budget: list[str] = []
-    attempted = max(0, len(state.candidates) - 1)
-    if state.budget_candidates is not None:
-        budget.append(f"{attempted} of {state.budget_candidates} candidates")
-    else:
-        budget.append(f"{attempted} candidate{'' if attempted == 1 else 's'}")
-    if state.budget_ns is not None:
-        budget.append(f"{elapsed(state.budget_ns)} at most")
-    if state.budget_micro_usd is not None:
-        budget.append(f"${state.budget_micro_usd / 1e6:.2f}")
-    add("budget", ", ".join(budget))
+    add("budget", _budget_text(state))
     if "sandbox" in environment:
         add("sandbox", environment["sandbox"])
     asked = [

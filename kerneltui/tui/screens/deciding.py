@@ -7,7 +7,7 @@ shown: that comes back as events.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from kerneltui.model.command import (
     Reject,
     SetPaused,
     SetRule,
+    Steer,
     TakeOver,
     Undo,
     WriteNotes,
@@ -33,6 +34,7 @@ from kerneltui.model.event import AcceptRule
 from kerneltui.tui import decide
 from kerneltui.tui.decide import Displayed
 from kerneltui.tui.editor import EditorError, edit_text
+from kerneltui.tui.layout import Panel
 from kerneltui.tui.screens.dialogs import Choice, ChoiceDialog, NoteDialog
 from kerneltui.tui.screens.panels import Handler
 from kerneltui.tui.screens.reporting import has_gpus
@@ -138,32 +140,41 @@ class Deciding:
             "candidate.carry": self.carry,
             "candidate.profile": self.profile,
             "notes.edit": lambda: screen.session_tabs.with_notes(self.edit_notes),
-            "decision.undo": lambda: self.send(Undo(), "undo"),
-            "decision.redo": lambda: self.send(Redo(), "redo"),
+            "decision.undo": self.undo,
+            "decision.redo": self.redo,
             "search.pause": self.pause,
             "mode": self.mode,
-            "steer": lambda: screen.steer.input.focus(),
+            "steer": lambda: screen.focus_panel(Panel.STEER),
             "steer.send": self.steer,
             "steer.newline": lambda: screen.steer.input.insert_text_at_cursor("↵"),
             "steer.editor": self.steer_in_editor,
             "steer.older": lambda: screen.steer.recall(-1),
             "steer.newer": lambda: screen.steer.recall(1),
             "steer.mode": self.mode,
-            "steer.leave": lambda: screen.focus_panel(screen.home_panel),
+            "steer.leave": lambda: screen.focus_panel(screen.body_panel),
             "timeline": lambda: None,
             "engine.take_over": lambda: self.send(TakeOver(), "take over"),
             "engine.reconnect": screen.owner.reconnect,
         }
 
-    def send(self, command: Command, what: str) -> None:
+    def send(
+        self,
+        command: Command,
+        what: str,
+        *,
+        done: str = "done",
+        refused: Callable[[], None] | None = None,
+    ) -> None:
         """Sends a command without waiting; a refusal by the engine is shown when it comes."""
 
         async def ask() -> None:
             reply = await self._screen.owner.feed.ask(command)
             if reply.error:
+                if refused is not None:
+                    refused()
                 self._screen.say(f"{what}: {reply.error}")
             else:
-                self._screen.say(str(reply.data.get("text") or f"{what}: done"))
+                self._screen.say(str(reply.data.get("text") or f"{what}: {done}"))
 
         self._screen.say(f"{what}: sent")
         self._screen.owner.run_worker(ask(), group="command")
@@ -265,6 +276,16 @@ class Deciding:
         screen.say(f"{what}: sent; this takes a minute or two")
         screen.owner.run_worker(ask(), group="command")
 
+    def undo(self) -> None:
+        """Takes the last decision back, and says which one that was."""
+        last = self._screen.snapshot.state.decisions[-1]
+        self.send(Undo(), f"undo {last.action} of {last.candidate}")
+
+    def redo(self) -> None:
+        """Makes the decision again that was undone last."""
+        last = self._screen.snapshot.state.undone[-1]
+        self.send(Redo(), f"redo {last.action} of {last.candidate}")
+
     def pause(self) -> None:
         """Pauses the search, or lets it go on."""
         paused = not self._screen.snapshot.state.paused
@@ -330,11 +351,17 @@ class Deciding:
         except SteerError as error:
             self._screen.say(str(error))
             return
-        typed = " ".join(steer.input.value.split())
+        text = steer.input.value
+        typed = " ".join(text.split())
         steer.take()
         steer.address(line.to)
-        self._screen.focus_panel(self._screen.home_panel)  # single keys mean something again
-        self.send(line.command, typed if typed.startswith("/") else f"message to {line.to}")
+        self._screen.focus_panel(self._screen.body_panel)  # single keys mean something again
+        self.send(
+            line.command,
+            typed if typed.startswith("/") else f"message to {line.to}",
+            done="queued for the next proposal" if isinstance(line.command, Steer) else "done",
+            refused=lambda: steer.give_back(text),
+        )
 
     def steer_in_editor(self) -> None:
         """Writes the steer line in the editor."""

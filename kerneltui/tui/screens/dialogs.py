@@ -89,11 +89,12 @@ class NoteDialog(ModalScreen[str], inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = _CLOSE
 
-    def __init__(self, title: str, text: str, *, required: bool = False) -> None:
+    def __init__(self, title: str, text: str, *, required: bool = False, initial: str = "") -> None:
         super().__init__()
         self._heading = title
         self._text = text
         self._required = required
+        self._initial = initial
 
     def compose(self) -> ComposeResult:
         """Yields the box with the input."""
@@ -101,7 +102,7 @@ class NoteDialog(ModalScreen[str], inherit_bindings=False):
             box.border_title = Content(self._heading)
             box.border_subtitle = Content("enter send   esc back")
             yield LineView(id="note-text", focusable=False)
-            yield Input(id="note", compact=True)
+            yield Input(self._initial, id="note", compact=True)
 
     def on_mount(self) -> None:
         """Draws the text and focuses the input."""

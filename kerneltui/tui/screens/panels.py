@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
 
 from textual import events
 from textual.layout import Layout
@@ -30,6 +32,15 @@ _NOTICE_SECONDS = 6.0
 _CYCLE = (Zoom.NORMAL, Zoom.HALF, Zoom.FULL)
 
 
+def _free(folder: Path, name: str) -> Path:
+    """Returns a file that does not exist yet: `name-1.svg`, else `name-2.svg`, and so on."""
+    return next(
+        file
+        for file in (folder / f"{name}-{number}.svg" for number in count(1))
+        if not file.exists()
+    )
+
+
 class PanelScreen(Screen[None], inherit_bindings=False):
     """A screen of planned panels. A key names an action; the action says why it cannot be done."""
 
@@ -41,6 +52,8 @@ class PanelScreen(Screen[None], inherit_bindings=False):
         self._planned = PlannedLayout(self.plan)
         self._notice = ""
         self._notice_timer = None
+        self._before_small: Panel | None = None
+        self._beside_steer = self.home_panel
 
     # What a screen adds
 
@@ -74,8 +87,8 @@ class PanelScreen(Screen[None], inherit_bindings=False):
         """Returns the hints."""
 
     @abstractmethod
-    def focus_panel(self, panel: Panel) -> None:
-        """Focuses a panel that is on screen."""
+    def focusable_of(self, panel: Panel) -> Widget:
+        """Returns the widget that has the focus when a panel has it."""
 
     # Layout
 
@@ -96,13 +109,32 @@ class PanelScreen(Screen[None], inherit_bindings=False):
 
     home_panel = Panel.CANDIDATES
 
+    @property
+    def body_panel(self) -> Panel:
+        """The panel that has the focus, or had it before a line was typed: a zoom goes by it."""
+        panel = self.focused_panel
+        return self._beside_steer if panel is Panel.STEER else panel
+
+    def set_focus(
+        self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False
+    ) -> None:
+        """Focuses a widget, and remembers the panel that the steer line takes the focus from."""
+        self._beside_steer = self.body_panel
+        super().set_focus(widget, scroll_visible, from_app_focus)
+
     def replan(self) -> None:
         """Lays out again; a panel that is gone gives the focus to the main panel."""
         plan = self.plan(*self.app.size)
+        if self._before_small is not None and Panel.NOTICE not in plan.panels:
+            self.set_focus(self.focusable_of(self._before_small))
+            self._before_small = None
+            plan = self.plan(*self.app.size)  # a zoom goes by the focus
         for panel in Panel:
             for widget in self.query(f"#{panel}"):
                 widget.display = panel in plan.panels
         if Panel.NOTICE in plan.panels:
+            # What is hidden loses the focus, so that no key would mean anything afterwards.
+            self._before_small = self._before_small or self.focused_panel
             width, height = self.app.size
             text = f"{width}x{height} is too small: kerneltui needs {MINIMUM[0]}x{MINIMUM[1]}"
             self.query_one(f"#{Panel.NOTICE}", LineView).show(
@@ -116,6 +148,15 @@ class PanelScreen(Screen[None], inherit_bindings=False):
     def on_resize(self, event: events.Resize) -> None:
         """Lays out for the new size."""
         self.replan()
+
+    def focus_panel(self, panel: Panel) -> None:
+        """Focuses a panel, and shows it where only one is shown.
+
+        At once: `Widget.focus` waits its turn, and the next key would still mean the panel before.
+        """
+        self.set_focus(self.focusable_of(panel))
+        if self.zoom is not Zoom.NORMAL and panel is not Panel.STEER:
+            self.replan()
 
     def step_focus(self, direction: int) -> None:
         """Focuses the next or previous panel that is on screen."""
@@ -178,6 +219,7 @@ class PanelScreen(Screen[None], inherit_bindings=False):
             "help": self.show_help,
             "palette": self.app.action_command_palette,
             "suspend": self.app.action_suspend_process,
+            "screenshot": lambda: self.call_after_refresh(self.save_screenshot),
             "tab.next": lambda: main.step_tab(1),
             "tab.previous": lambda: main.step_tab(-1),
             "zoom.full": lambda: self.set_zoom(
@@ -217,6 +259,17 @@ class PanelScreen(Screen[None], inherit_bindings=False):
         """Opens the help."""
         dimmed = frozenset(entry.id for entry in self.offered() if self.refusal(entry.id))
         self.app.push_screen(HelpDialog(self.scopes, dimmed))
+
+    def save_screenshot(self, folder: Path | None = None) -> None:
+        """Saves what is on the screen as an SVG, in the working folder if none is named."""
+        name = self.snapshot.state.session or "kerneltui"
+        try:
+            file = _free(folder or Path.cwd(), name)
+            file.write_text(self.app.export_screenshot(title=name), encoding="utf-8")
+        except OSError as error:
+            self.say(f"screenshot: cannot be written ({error.strerror})")
+            return
+        self.say(f"screenshot: {file}")
 
     # Notices
 

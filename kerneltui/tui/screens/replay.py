@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
 from textual.timer import Timer
-from textual.widgets import Input
+from textual.widget import Widget
 
 from kerneltui.model.candidate import Candidate
 from kerneltui.model.state import State
 from kerneltui.tui.draw.agents import strip_line
 from kerneltui.tui.draw.chart import chart_lines, chart_of, difference_text
 from kerneltui.tui.draw.header import header_line, hints_line
-from kerneltui.tui.keymap import Scope, bindings, hints
+from kerneltui.tui.keymap import ACTIONS, Scope, bindings, hints
 from kerneltui.tui.layout import Panel, Plan, Zoom, plan_replay
 from kerneltui.tui.screens.copying import copy_menu
 from kerneltui.tui.screens.dialogs import NoteDialog
@@ -90,13 +91,11 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
         yield LineView(id=Panel.STRIP, focusable=False)
         yield LineView(id=Panel.FOOTER, focusable=False)
         yield LineView(id=Panel.NOTICE, focusable=False)
-        yield Input(id="replay-filter", compact=True, placeholder="filter events")
 
     def on_mount(self) -> None:
         """Draws the first frame."""
         set_title(self._line(Panel.TIMELINE), Content("Timeline"))
         set_title(self._line(Panel.EVENTS), Content("1 Events"))
-        self.query_one("#replay-filter").display = False
         self.main.diff.wait_for("reading the journal…")
         self.replan()
         self._line(Panel.EVENTS).focus()
@@ -115,13 +114,11 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
 
     def plan(self, width: int, height: int) -> Plan:
         """Returns where the panels lie."""
-        return plan_replay(width, height, self.zoom, self.focused_panel)
+        return plan_replay(width, height, self.zoom, self.body_panel)
 
-    def focus_panel(self, panel: Panel) -> None:
-        """Focuses a panel."""
-        (self.main.current if panel is Panel.MAIN else self._line(panel)).focus()
-        if self.zoom is not Zoom.NORMAL:
-            self.call_after_refresh(self.replan)
+    def focusable_of(self, panel: Panel) -> Widget:
+        """Returns the widget that has the focus when a panel has it."""
+        return self.main.current if panel is Panel.MAIN else self._line(panel)
 
     def footer(self, width: int) -> Line:
         """Returns the hints."""
@@ -258,12 +255,25 @@ class ReplayScreen(PanelScreen, inherit_bindings=False):
 
     def _open_filter(self) -> None:
         def chosen(text: str | None) -> None:
-            if text is not None:
-                self._filter(text)
+            if text is None:
+                return
+            self._filter(text)
+            if self._shown and self.step not in self._shown:  # go where the cursor is
+                before = [number for number in self._shown if number < self.step]
+                self.go(before[-1] if before else self._shown[0])
 
-        self.app.push_screen(NoteDialog("Filter events", "Words that an event must have."), chosen)
+        about = "Words that an event must have; none shows all events again."
+        dialog = NoteDialog("Filter events", about, initial=self._needle)
+        self.app.push_screen(dialog, chosen)
 
     # Actions
+
+    def on_key(self, event: events.Key) -> None:
+        """Says of a key that decides elsewhere why it does nothing here."""
+        for entry in ACTIONS:
+            if entry.scope in (Scope.DECISION, Scope.TUNING) and event.character in entry.keys:
+                self.say(f"{event.character} {entry.text}: this is a replay, and read only")
+                return
 
     def refusal(self, id_: str) -> str:
         """Returns why an action cannot be done now, or nothing."""

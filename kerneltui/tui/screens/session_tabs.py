@@ -9,6 +9,7 @@ from kerneltui.model.command import ReadLabNotes
 from kerneltui.tui.draw.agents import agents_lines
 from kerneltui.tui.draw.coverage import coverage_lines, fields_of
 from kerneltui.tui.draw.spend import spend_lines
+from kerneltui.tui.keymap import Scope
 from kerneltui.tui.screens.panels import Handler
 from kerneltui.tui.text import Line, wrap
 from kerneltui.tui.view import Snapshot
@@ -24,6 +25,11 @@ class TabbedScreen(Protocol):
     """What a screen has for these tabs."""
 
     snapshot: Snapshot
+
+    @property
+    def scopes(self) -> Sequence[Scope]:
+        """Whose keys it has."""
+        ...
 
     @property
     def owner(self) -> KernelTui:
@@ -123,12 +129,13 @@ class SessionTabs:
         if self._screen.main.tab != "Notes":
             return
         edited = state.notes is not None
+        how = "; E edits them, agents read them" if Scope.TUNING in self._screen.scopes else ""
 
         def build(width: int, height: int) -> Sequence[Line]:
             del height
             about = "as you wrote them" if edited else "as they are on main"
             lines: list[Line] = [
-                ((f" notes.md, {about}; E edits them, agents read them", "dim"),),
+                ((f" notes.md, {about}{how}", "dim"),),
                 (),
             ]
             for part in notes.rstrip("\n").split("\n"):

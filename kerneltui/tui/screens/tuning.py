@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
 from textual.timer import Timer
+from textual.widget import Widget
 
 from kerneltui.model.candidate import Candidate
 from kerneltui.model.event import AcceptRule
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["TuningScreen"]
 
 _SOON_SECONDS = 0.08
+_ROOMY = 24  # rows of the agents' panel from which a reply is shown as a whole
 _STEER_HINTS = (
     ("Enter", "send"),
     ("^j", "newline"),
@@ -154,7 +156,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         """Returns where the panels lie."""
         models = has_models(self.snapshot.state)
         return plan_tuning(
-            width, height, self.zoom, self.focused_panel, gpus=self._gpus, models=models
+            width, height, self.zoom, self.body_panel, gpus=self._gpus, models=models
         )
 
     def replan(self) -> None:
@@ -165,18 +167,17 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         if rect:
             self.candidates.arrange_for(tree=plan.tree, height=rect.height)
 
-    def focus_panel(self, panel: Panel) -> None:
-        """Focuses a panel."""
-        if panel is Panel.CANDIDATES:
-            self.candidates.list.focus()
-        elif panel is Panel.MAIN:
-            self.main.current.focus()
-        elif panel is Panel.STEER:
-            self.steer.input.focus()
-        else:
-            self._line(panel).focus()
-        if self.zoom is not Zoom.NORMAL:
-            self.call_after_refresh(self.replan)
+    def focusable_of(self, panel: Panel) -> Widget:
+        """Returns the widget that has the focus when a panel has it."""
+        match panel:
+            case Panel.CANDIDATES:
+                return self.candidates.list
+            case Panel.MAIN:
+                return self.main.current
+            case Panel.STEER:
+                return self.steer.input
+            case _:
+                return self._line(panel)
 
     def footer(self, width: int) -> Line:
         """Returns the hints: of the steer line while it is typed, else of the panes."""
@@ -260,8 +261,8 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         calibration = self.snapshot.live.calibration
 
         def build(width: int, height: int) -> Sequence[Line]:
-            if not chart.bars and calibration:
-                return [((f" calibrating: {calibration}", "dim"),)]
+            if not chart.bars and state.session and not state.calibrations:
+                return [((f" calibrating: {calibration or 'about to begin'}", "dim"),)]
             shapes = shape_charts(state, candidate) if candidate and self.zoom is Zoom.FULL else ()
             if not shapes:
                 return chart_lines(chart, width, height)
@@ -283,7 +284,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         self._line(Panel.GPUS).show(lambda w, _h: [gpu_line(state, live, w)])
         self._line(Panel.STRIP).show(lambda w, _h: [strip_line(state, live, now, w)])
         agents = self._line(Panel.AGENTS)
-        agents.show(lambda w, _h: agents_lines(state, live, now, w))
+        agents.show(lambda w, h: agents_lines(state, live, now, w, None if h > _ROOMY else h // 2))
         set_title(agents, Content(f"4 Agents  {plain(agents_summary(state, live, now))}"))
         set_subtitle(agents, Content("follow" if agents.following else "scrolled"))
         self.session_tabs.draw(now)
@@ -354,13 +355,17 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
             "pending.next": lambda: self._pending(1),
             "pending.previous": lambda: self._pending(-1),
             "list.sort": lambda: self.say(f"sorted by {self.candidates.next_sort()}"),
-            "filter": self.candidates.open_filter,
+            "filter": self._open_filter,
             "copy": self._copy,
             "code.machine": self.reporting.machine_code,
             "escape": self._escape,
             "interrupt": self.owner.interrupt,
             "quit": self.owner.ask_quit,
         }
+
+    def _open_filter(self) -> None:
+        self.focus_panel(Panel.CANDIDATES)  # a zoom may have taken the list off the screen
+        self.candidates.open_filter()
 
     def _pending(self, direction: int) -> None:
         if not self.candidates.next_pending(direction):
@@ -375,7 +380,7 @@ class TuningScreen(PanelScreen, inherit_bindings=False):
         if self.focused is self.candidates.filter_input:
             self.candidates.close_filter(clear=True)
         elif self.typing:
-            self.focus_panel(Panel.CANDIDATES)
+            self.focus_panel(self.body_panel)
         elif self.zoom is not Zoom.NORMAL:
             self.set_zoom(Zoom.NORMAL)
         elif self.candidates.needle:

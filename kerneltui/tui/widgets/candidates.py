@@ -200,7 +200,7 @@ class CandidatesPanel(Vertical):
     def open_filter(self) -> None:
         """Shows the filter's input and focuses it."""
         self.filter_input.display = True
-        self.filter_input.focus()
+        self.screen.set_focus(self.filter_input)
 
     def close_filter(self, *, clear: bool) -> None:
         """Goes back to the list, with the filter or without."""
@@ -208,7 +208,7 @@ class CandidatesPanel(Vertical):
         if clear:
             self.filter_input.value = ""
             self.needle = ""
-        self.list.focus()
+        self.screen.set_focus(self.list)
         if self._snapshot:
             self.show(self._snapshot)
 
@@ -218,6 +218,12 @@ class CandidatesPanel(Vertical):
         self.needle = event.value
         if self._snapshot:
             self.show(self._snapshot)
+
+    def on_input_blurred(self, event: Input.Blurred) -> None:
+        """Takes an empty filter away when the focus goes elsewhere."""
+        event.stop()
+        if not self.needle:
+            self.filter_input.display = False
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Keeps the filter and goes back to the list."""

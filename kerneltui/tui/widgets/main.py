@@ -189,7 +189,7 @@ class MainPanel(Vertical):
         for name in ALL_TABS:
             self.view(name).display = name == tab
         if inside:
-            self.current.focus()
+            self.screen.set_focus(self.current)
         self._retitle()
         self.post_message(self.TabOpened())
 
@@ -267,7 +267,10 @@ class MainPanel(Vertical):
         self.jobs.extend(lines)
         kept: list[Line] = [((f" {text}", "ink"),) for text in self.jobs]
         if not kept:
-            kept = [((" nothing ran yet", "dim"),)]
+            nothing = (
+                "nothing ran yet" if self._deciding else "a replay has no output of jobs; see Log"
+            )
+            kept = [((f" {nothing}", "dim"),)]
         self.view("Jobs").show(lambda _w, _h: kept)
 
     def on_diff_view_hunks_changed(self, event: DiffView.HunksChanged) -> None:

@@ -37,6 +37,7 @@ class SteerLineBar(Horizontal):
         yield SteerInput(
             id="steer-input",
             compact=True,
+            select_on_focus=False,  # a draft is gone on with, not typed over
             placeholder="s steers the agents: text, @slow text, /pin c0012",
         )
 
@@ -65,6 +66,12 @@ class SteerLineBar(Horizontal):
         self._at = len(self._history)
         self.input.value = ""
         return text
+
+    def give_back(self, text: str) -> None:
+        """Puts a text back that was refused, unless another one was begun."""
+        if not self.input.value:
+            self.input.value = text
+            self.input.cursor_position = len(text)
 
     def recall(self, direction: int) -> None:
         """Brings back a line that was sent before (-1), or a later one (1), up to the draft."""
