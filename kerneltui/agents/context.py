@@ -1,17 +1,17 @@
 """What an agent is told: the standing part, which is cached, and what belongs to one question.
 
-The standing part depends on workload, target and machine alone. It has the digest of those ways to move
-data that this machine has, and of no others.
+The standing part depends on workload, target and machine alone, but for the digest of the one backend that a
+question is about. That stands behind what all questions share, so that the server's cache serves them all.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from kerneltui.agents.backends import Ways, ways_on
 from kerneltui.agents.directive_rows import features_of, rows_text
 from kerneltui.agents.evidence import (
     candidate_evidence,
@@ -29,18 +29,10 @@ from kerneltui.agents.prompt_files import prompt
 from kerneltui.model.candidate import AgentName
 from kerneltui.model.directive import Backend
 
-__all__ = ["Material", "body", "standing", "visible"]
+__all__ = ["Material", "Standing", "body", "standing", "visible"]
 
 _HIDDEN = re.compile(r"\s*tags\s*=.*[\"']hidden[\"']")
 _WRONG_ANSWERS = re.compile(r"^(?=# --- Answers|MUTANTS\b)", re.MULTILINE)
-_DIGESTS = {
-    "cpu": {Backend.LSA: "digest_cpu"},
-    "cuda": {
-        Backend.LSA: "digest_lsa",
-        Backend.COPY_ENGINE: "digest_copy_engine",
-        Backend.GIN: "digest_gin",
-    },
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +44,6 @@ class Material:
         ranks: How many.
         workload: The text of workload.toml.
         reference: The text of reference.py up to its wrong answers: what is computed.
-        backends: The ways to move data that this machine has.
         language: Of the fence around kernel text.
     """
 
@@ -60,13 +51,10 @@ class Material:
     ranks: int
     workload: str
     reference: str
-    backends: tuple[Backend, ...]
     language: str = "cpp"
 
     @classmethod
-    def of(
-        cls, folder: Path, target: str, ranks: int, backends: Sequence[Backend], file: str
-    ) -> Material:
+    def of(cls, folder: Path, target: str, ranks: int, file: str) -> Material:
         """Reads a workload's folder."""
         reference = (folder / "reference.py").read_text(encoding="utf-8")
         return cls(
@@ -74,7 +62,6 @@ class Material:
             ranks=ranks,
             workload=visible(folder.joinpath("workload.toml").read_text(encoding="utf-8")),
             reference=_WRONG_ANSWERS.split(reference, maxsplit=1)[0],
-            backends=tuple(backends),
             language="python" if file.endswith(".py") else "cpp",
         )
 
@@ -91,24 +78,48 @@ def visible(workload: str) -> str:
     )
 
 
-def standing(material: Material, view: SearchView, notes: str = "") -> tuple[Block, ...]:
-    """The standing instructions, longest-lived first; the ends of two parts are cached."""
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The standing instructions, longest-lived first, before it is clear which backend a question is about.
+
+    Attributes:
+        shared: What all questions have.
+        ways: How data can move.
+        late: What changes in a session.
+    """
+
+    shared: tuple[Block, ...]
+    ways: Ways
+    late: tuple[Block, ...]
+
+    def blocks(self, *stated: Backend | None) -> tuple[Block, ...]:
+        """With the digest of the chosen backend, and of no other; each of the first parts ends a cached one.
+
+        Args:
+            stated: What directives say, the nearest to the question first; host and None choose nothing.
+        """
+        chosen = self.ways.chosen(*stated)
+        if chosen is None:
+            return self.shared + self.late
+        digest = f"## The backend {chosen}\n\n{self.ways.digests[chosen]}"
+        return (*self.shared, Block(digest, cached=True), *self.late)
+
+
+def standing(material: Material, view: SearchView, notes: str = "") -> Standing:
+    """The standing instructions."""
     contract = files("kerneltui").joinpath("include", "kerneltui", "kernel.h").read_text("utf-8")
-    digests = [
-        prompt(name)
-        for backend, name in _DIGESTS.get(material.target, {}).items()
-        if backend in material.backends
-    ]
+    environment = view.state.environment
+    ways = ways_on(material.target, material.ranks, environment, view.state.constraints)
     general = "\n\n".join(
         [
             prompt("system", target=material.target, ranks=material.ranks),
             f"## kernel.h\n\n{fenced(contract, 'c')}",
-            "## Moving data\n\n" + "\n\n".join(digests),
-            "## The directive\n\n" + prompt("directive", rules=_rules(material)),
+            f"## Moving data\n\n{ways.overview()}",
+            f"## The directive\n\n{prompt('directive')}",
         ]
     )
-    machine = "\n".join(f"- {key}: {value}" for key, value in view.state.environment.items())
-    words = " ".join(view.state.environment.values()).split()
+    machine = "\n".join(f"- {key}: {value}" for key, value in environment.items())
+    words = " ".join(environment.values()).split()
     quick = rows_text(features_of(material.target, material.ranks, words))
     session = "\n\n".join(
         [
@@ -120,12 +131,12 @@ def standing(material: Material, view: SearchView, notes: str = "") -> tuple[Blo
         ]
     )
     told = handed_over_text(view, notes)
-    blocks = [Block(general, cached=True), Block(session, cached=True)]
+    late: list[Block] = []
     if notes.strip():
-        blocks.append(Block(f"## Lab notes\n\n{notes}"))
+        late.append(Block(f"## Lab notes\n\n{notes}"))
     if told:
-        blocks.append(Block(f"## Handed over by the fast path\n\n{told}"))
-    return tuple(blocks)
+        late.append(Block(f"## Handed over by the fast path\n\n{told}"))
+    return Standing((Block(general, cached=True), Block(session, cached=True)), ways, tuple(late))
 
 
 def body(
@@ -163,15 +174,3 @@ def body(
     source = fenced(view.source(candidate), material.language)
     parts.append(f"## {candidate}, {view.kernel_file}\n\n{source}")
     return "\n\n".join(parts), numbers
-
-
-def _rules(material: Material) -> str:
-    """Which choices this machine does not have."""
-    missing = [
-        str(backend)
-        for backend in (Backend.LSA, Backend.COPY_ENGINE, Backend.GIN)
-        if backend not in material.backends
-    ]
-    if not missing:
-        return "All backends are there."
-    return f"Not there on this machine: {', '.join(missing)}."

@@ -5,7 +5,8 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
-from importlib.resources import files
+
+from kerneltui.agents.prompt_files import prompt_text
 
 __all__ = ["FEATURES", "Row", "applying", "features_of", "rows", "rows_text"]
 
@@ -29,7 +30,6 @@ class Row:
 
 def rows() -> tuple[Row, ...]:
     """All rows of `prompts/directive_rows.toml`."""
-    text = files("kerneltui.agents").joinpath("prompts", "directive_rows.toml").read_text("utf-8")
     return tuple(
         Row(
             id=row["id"],
@@ -39,7 +39,7 @@ def rows() -> tuple[Row, ...]:
             needs=frozenset(row.get("needs", ())),
             without=frozenset(row.get("without", ())),
         )
-        for row in tomllib.loads(text)["row"]
+        for row in tomllib.loads(prompt_text("directive_rows.toml"))["row"]
     )
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from kerneltui.agents.context import Material, body, standing
+from kerneltui.agents.context import Material, Standing, body, standing
 from kerneltui.agents.evidence import candidate_evidence, history_text
 from kerneltui.agents.fast_path import landing_point, passed, under_way
 from kerneltui.agents.hand_over import (
@@ -46,7 +46,8 @@ class _Plan:
     parent: str
     source: str
     request: Request
-    system: tuple[Block, ...]
+    standing: Standing
+    stated: Backend | None
     body: str
     seed_file: str
     generation: int
@@ -95,20 +96,16 @@ class ModelFastPath:
         if self.busy or landing_point(view) is not None or self.gave_up(view) or _running(view):
             return
         plan = self._plan(view)
-        if not self._described:
-            graph, directive = graph_of(view.state)  # of an earlier engine
-            if graph:
-                self._described.update(graph=graph, directive=directive)
         self.thinker.start(plan.parent, lambda talk: self._propose(talk, plan))
 
     def preview(self, view: SearchView) -> ModelCall:
         """What a model would be asked first now."""
         plan = self._plan(view)
         if plan.failure:
-            return _diagnosis_call(plan)
+            return self._diagnosis_call(plan)
         if not self._described:
             return _analysis_call(plan)
-        return question(replace(plan.request, prompt=self._stage_question(plan)))
+        return question(self._request(plan, self._stage_question(plan)))
 
     def propose(self, view: SearchView) -> Proposal | None:
         """Returns a proposal that is ready."""
@@ -145,16 +142,19 @@ class ModelFastPath:
 
     def _plan(self, view: SearchView) -> _Plan:
         state = view.state
+        if not self._described:
+            graph, directive = graph_of(state)  # of an earlier engine
+            if graph:
+                self._described.update(graph=graph, directive=directive)
         last = _last(view)
         failed = last if last is not None and last.phase is Phase.FAILED else None
         base = _passed(view) or state.candidates[state.base]
         about = failed or base
         text, steers = body(self.material, view, about.id, self.name)
-        system = standing(self.material, view, self.notes())
         kernel = parse_kernel(view.source(about.id), view.kernel_file)
         request = Request(
             role=Role.FAST,
-            system=system,
+            system=(),
             prompt="",
             purpose=f"{_stage(view)} from {about.id}",
             parent=kernel,
@@ -172,7 +172,8 @@ class ModelFastPath:
             parent=about.id,
             source=view.source(about.id),
             request=request,
-            system=system,
+            standing=standing(self.material, view, self.notes()),
+            stated=about.directive.backend if about.directive is not None else None,
             body=text,
             seed_file=state.candidates[state.base].seed_file,
             generation=about.generation + 1,
@@ -194,7 +195,7 @@ class ModelFastPath:
         else:
             self._describe(talk, plan)
             asked = self._stage_question(plan)
-        written = write(talk, replace(plan.request, prompt=asked))
+        written = write(talk, self._request(plan, asked))
         if plan.stage == "stage B" and written.directive.backend is Backend.HOST:
             raise NothingProposed("stage B still says that its backend is host")
         kernel = parse_kernel(written.source, plan.request.parent.file)
@@ -212,6 +213,14 @@ class ModelFastPath:
             steers=plan.steers,
             answer=written.answer,
         )
+
+    def _request(self, plan: _Plan, asked: str) -> Request:
+        return replace(plan.request, prompt=asked, system=self._system(plan))
+
+    def _system(self, plan: _Plan) -> tuple[Block, ...]:
+        """With the digest of the backend that the kernel has, or that it is on the way to."""
+        named = self._described.get("directive", "").partition(" ")[0]
+        return plan.standing.blocks(plan.stated, Backend(named) if named in set(Backend) else None)
 
     def _stage_question(self, plan: _Plan) -> str:
         fields: dict[str, object] = {"graph": self._described["graph"], "body": plan.body}
@@ -238,7 +247,7 @@ class ModelFastPath:
     def _diagnosis(self, talk: Talk, plan: _Plan) -> str:
         """What the judge model says is wrong; it cannot write code. Without it the repair goes on."""
         try:
-            text = str(talk.ask(_diagnosis_call(plan)).tools[0].input["diagnosis"])
+            text = str(talk.ask(self._diagnosis_call(plan)).tools[0].input["diagnosis"])
         except ModelFailure as failure:
             if talk.stopped():
                 raise
@@ -246,18 +255,23 @@ class ModelFastPath:
         talk.say(f"{plan.parent}: {text}")
         return f"Diagnosis: {text}"
 
+    def _diagnosis_call(self, plan: _Plan) -> ModelCall:
+        text = prompt("judge", failure=plan.failure, log=plan.log or "none", source=plan.source)
+        turns = [Turn("user", text)]
+        return ModelCall(
+            Role.JUDGE, self._system(plan), turns, [DIAGNOSE], True, f"diagnose {plan.parent}"
+        )
+
 
 def _analysis_call(plan: _Plan) -> ModelCall:
     text = prompt("fast_analyse", source=plan.source)
     return ModelCall(
-        Role.FAST, plan.system, [Turn("user", text)], [DESCRIBE], True, "analyse the seed"
-    )
-
-
-def _diagnosis_call(plan: _Plan) -> ModelCall:
-    text = prompt("judge", failure=plan.failure, log=plan.log or "none", source=plan.source)
-    return ModelCall(
-        Role.JUDGE, plan.system, [Turn("user", text)], [DIAGNOSE], True, f"diagnose {plan.parent}"
+        Role.FAST,
+        plan.standing.blocks(),
+        [Turn("user", text)],
+        [DESCRIBE],
+        True,
+        "analyse the seed",
     )
 
 

@@ -25,7 +25,7 @@ from kerneltui.agents.thinking import Talk, Thinker
 from kerneltui.agents.unknown_model import unknown_model
 from kerneltui.agents.writing import Request, Written, question, write
 from kerneltui.model.attempts import speaker
-from kerneltui.model.candidate import AgentName, Origin
+from kerneltui.model.candidate import AgentName, Candidate, Origin
 from kerneltui.model.directive import Backend
 from kerneltui.model.errors import DefinitionError
 from kerneltui.model.event import ConstraintKind
@@ -119,7 +119,7 @@ class ModelSlowPath:
 
     def _begin_notes(self, view: SearchView) -> bool:
         notes = self.notes()
-        plan = notes_plan(view, standing(self.material, view), notes, self._noted)
+        plan = notes_plan(view, standing(self.material, view).blocks(), notes, self._noted)
         if plan is None:
             return False
         self._noted = plan.results
@@ -168,7 +168,7 @@ class ModelSlowPath:
             }
         request = Request(
             role=Role.SLOW,
-            system=standing(self.material, view, self.notes()),
+            system=standing(self.material, view, self.notes()).blocks(_backend(known)),
             prompt=prompt(f"slow_{choice.origin}", **fields),
             purpose=f"{choice.origin} of {parent}" + (f" with {other}" if other else ""),
             parent=kernel,
@@ -240,6 +240,10 @@ def _host_drives_seed(view: SearchView) -> bool:
         return seed.directive(view.shapes[0]).backend is Backend.HOST
     except DefinitionError:
         return False
+
+
+def _backend(parent: Candidate) -> Backend | None:
+    return parent.directive.backend if parent.directive is not None else None
 
 
 def _turns(state: State) -> int:

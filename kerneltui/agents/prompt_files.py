@@ -7,9 +7,14 @@ from string import Template
 
 from kerneltui.agents.fenced import fenced
 
-__all__ = ["prompt"]
+__all__ = ["prompt", "prompt_text"]
 
 _KERNELS = ("source", "other_source")
+
+
+def prompt_text(file: str) -> str:
+    """Returns the text of a file of `prompts/` as it is."""
+    return files("kerneltui.agents").joinpath("prompts", file).read_text(encoding="utf-8")
 
 
 def prompt(name: str, **fields: object) -> str:
@@ -18,8 +23,7 @@ def prompt(name: str, **fields: object) -> str:
     Raises:
         KeyError: The file has a field that was not given.
     """
-    text = files("kerneltui.agents").joinpath("prompts", f"{name}.md").read_text(encoding="utf-8")
     filled = {
         key: fenced(str(value)) if key in _KERNELS else str(value) for key, value in fields.items()
     }
-    return Template(text).substitute(filled).strip()
+    return Template(prompt_text(f"{name}.md")).substitute(filled).strip()

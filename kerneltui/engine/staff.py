@@ -22,7 +22,6 @@ from kerneltui.engine.opening import library_kernels
 from kerneltui.engine.recorder import Recorder
 from kerneltui.model.agent_event import CallRecord
 from kerneltui.model.candidate import AgentName
-from kerneltui.model.directive import Backend
 from kerneltui.model.workload import TargetSpec, Workload
 
 __all__ = ["MODES", "MakeModel", "Staff"]
@@ -87,7 +86,7 @@ class Staff:
             model.set_model(Role(role), name)
         self.model = model
         seed_file = state.candidates[state.base].seed_file
-        material = Material.of(self.folder, state.target, state.ranks, self._backends(), seed_file)
+        material = Material.of(self.folder, state.target, state.ranks, seed_file)
         fast = ModelFastPath(material, Thinker(AgentName.FAST, model, self.tell), self._notes)
         slow = ModelSlowPath(
             material,
@@ -100,10 +99,6 @@ class Staff:
         names = partial(model.models, Role.SLOW)
         shared = SharedSlowPath(slow, names, search, self.islands, state.seed, self.tell)
         return [fast, shared]
-
-    def _backends(self) -> tuple[Backend, ...]:
-        """Ways to move data on this target; GIN is named only where a host can do it."""
-        return (Backend.LSA,) if self.spec.name == "cpu" else (Backend.LSA, Backend.COPY_ENGINE)
 
     def _notes(self) -> str:
         return lab_notes(self.recorder)

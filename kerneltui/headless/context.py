@@ -27,6 +27,8 @@ from kerneltui.engine.staff import Staff
 from kerneltui.headless.output import Exit
 from kerneltui.model.event import AcceptRule
 from kerneltui.model.workload import TargetSpec, Workload
+from kerneltui.targets.cuda.network import nccl_words
+from kerneltui.targets.cuda.packages import installed_nccl
 
 __all__ = ["context"]
 
@@ -66,7 +68,8 @@ def context(folder: Path, *, session: Path | None, target: str | None, agent: st
             call = _call(recording, workload, spec, agent)
     else:
         with tempfile.TemporaryDirectory(prefix="kerneltui-context-") as place:
-            start = Start(spec.name, "claude", 0, AcceptRule.NONE, None, None)
+            words = nccl_words(installed_nccl()) if spec.name == "cuda" else {}
+            start = Start(spec.name, "claude", 0, AcceptRule.NONE, None, None, environment=words)
             with create_session(Path(place) / "session", workload, start) as made:
                 call = _call(Recording(made), workload, spec, agent)
     _print(call)

@@ -53,7 +53,18 @@ def test_the_tools_are_those_of_the_question() -> None:
 def test_only_what_the_target_has_is_explained() -> None:
     cpu = context("--target", "cpu")
     assert "ld.acquire.sys" not in cpu and "known to be quick" not in cpu
-    assert "ld.acquire.sys" in context("--target", "cuda")
+    assert "_mm_sfence" in cpu  # the one way of the CPU is chosen from the begin
+
+
+def test_a_backend_is_explained_once_it_is_chosen() -> None:
+    described = context("--target", "cuda")
+    assert "- `lsa`: " in described and "- `copy_engine`: " in described
+    assert "ld.acquire.sys" not in described and "cuStreamWaitValue32" not in described
+    bundle = ROOT / "sessions" / "gemm_allgather-h200.bundle"
+    slow = context("--session", str(bundle), "--agent", "slow", "--target", "cuda")
+    shared, chosen = slow.split("## The backend lsa\n\n")
+    assert "system 3, cached" in shared and "ld.acquire.sys" in chosen
+    assert "cuStreamWaitValue32" not in chosen.split("────")[0]
 
 
 def test_a_recorded_session_tells_evidence_and_limits() -> None:

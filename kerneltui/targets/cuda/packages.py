@@ -25,6 +25,7 @@ __all__ = [
     "find_disassembler",
     "find_nccl",
     "find_toolkit",
+    "installed_nccl",
     "refuse_other_nccl",
 ]
 
@@ -104,6 +105,14 @@ def find_toolkit(nvcc: str | None = None) -> CudaToolkit:
         "no nvcc: not in CUDA_HOME, PATH or /usr/local/cuda; install the CUDA toolkit "
         "(13.0 fits kerneltui[cuda13]) or set CUDA_HOME"
     )
+
+
+def installed_nccl() -> Nccl | None:
+    """The NCCL that kernels are compiled against here, or None without one or without a toolkit."""
+    try:
+        return find_nccl(find_toolkit().major)
+    except TargetError:
+        return None
 
 
 def find_nccl(cuda_major: int, home: Path | None = None) -> Nccl:

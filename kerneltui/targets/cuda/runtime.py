@@ -21,7 +21,8 @@ from kerneltui.targets.cuda.ceilings import (
     write_ceilings,
 )
 from kerneltui.targets.cuda.device import Gpus, MemoryWatch, device_environment
-from kerneltui.targets.cuda.packages import find_nccl, find_toolkit
+from kerneltui.targets.cuda.network import nccl_words
+from kerneltui.targets.cuda.packages import Nccl, find_toolkit, installed_nccl
 from kerneltui.targets.cuda.policy import DEFAULT_POLICY, MachinePolicy
 from kerneltui.targets.cuda.toolchain import CudaToolchain
 from kerneltui.targets.errors import ServerFailure, TargetError
@@ -105,7 +106,8 @@ class CudaTarget:
         self._confine = confine
         self._cpus = len(os.sched_getaffinity(0))
         self._watch = MemoryWatch(self.gpus, range(self.gpus.count))
-        self._nccl = _nccl_header()
+        nccl = installed_nccl()
+        self._nccl, self._words = _header(nccl), nccl_words(nccl)
         self._traits: GroupTraits[SharedMemory] = GroupTraits(
             make_memory=None,
             granularity=device_memory.granularity(0),
@@ -170,10 +172,11 @@ class CudaTarget:
         return self._processes.pid
 
     def describe(self) -> Mapping[str, str]:
-        """The GPUs as text, for the record of an evaluation."""
+        """The GPUs and what joins them as text, for the record of an evaluation."""
         items: dict[str, str] = {}
         for index in range(self.gpus.count):
             items.update(self.gpus.describe(index).items())
+        items.update(self._words)
         for index, others in self.foreign_load().items():
             items[f"others on gpu {index}"] = ", ".join(f"process {pid}" for pid in others)
         return items
@@ -318,10 +321,8 @@ def _toolkit_environment() -> dict[str, str]:
         return {}
 
 
-def _nccl_header() -> dict[str, Any] | None:
-    """The NCCL that kernels are compiled against; None where there are no headers."""
-    try:
-        found = find_nccl(find_toolkit().major)
-    except TargetError:
+def _header(nccl: Nccl | None) -> dict[str, Any] | None:
+    """What ranks are told of it."""
+    if nccl is None:
         return None
-    return {"include": str(found.include), "code": found.code, "origin": found.origin}
+    return {"include": str(nccl.include), "code": nccl.code, "origin": nccl.origin}
