@@ -102,7 +102,9 @@ def rejections(candidates: Sequence[Candidate]) -> str:
 
 
 def _line(candidate: Candidate) -> str:
-    if candidate.failure is not None:
+    if candidate.harness_fault:
+        found = "not measured, by a fault of the harness"
+    elif candidate.failure is not None:
         found = f"failed in {candidate.failure.stage}: {_flat(candidate.failure.reason)}"
     elif candidate.measurement is not None:
         gain = candidate.measurement.geomean.ratio()[0]

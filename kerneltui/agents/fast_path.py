@@ -14,7 +14,10 @@ from kerneltui.model.candidate import AgentName, Candidate, Origin, Phase
 from kerneltui.model.directive import Backend
 from kerneltui.model.kernel import Kernel
 
-__all__ = ["OfflineFastPath", "from_library", "landing_point", "passed", "under_way"]
+__all__ = ["MOST_TRIES", "OfflineFastPath", "from_library", "landing_point", "passed", "under_way"]
+
+MOST_TRIES = 3
+"""Evaluations of a kernel that end by a fault of the harness, before it is left to the human."""
 
 
 def landing_point(view: SearchView) -> Candidate | None:
@@ -28,13 +31,19 @@ def landing_point(view: SearchView) -> Candidate | None:
 
 def passed(candidate: Candidate) -> bool:
     """Whether a candidate is verified and measured; it stays so while it is measured again."""
-    return candidate.measurement is not None and candidate.phase is not Phase.FAILED
+    failed = candidate.phase is Phase.FAILED and not candidate.harness_fault
+    return candidate.measurement is not None and not failed
 
 
 def under_way(candidate: Candidate, view: SearchView) -> bool:
-    """Whether a verdict on a candidate is awaited. Not on one that the human has cut, unless it is queued."""
+    """Whether a verdict on a candidate is awaited.
+
+    Not on one that the human has cut or that was met by fault after fault of the harness, unless it is queued.
+    """
     if passed(candidate):
         return False
+    if candidate.harness_fault:
+        return candidate.attempt < MOST_TRIES or candidate.id in view.queued
     if candidate.phase is Phase.INTERRUPTED:
         return candidate.id in view.queued
     return candidate.phase is not Phase.FAILED

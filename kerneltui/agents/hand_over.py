@@ -46,9 +46,9 @@ def graph_of(state: State) -> tuple[str, str]:
 
 
 def failures(view: SearchView) -> list[Candidate]:
-    """The failed kernels of the fast path, oldest first."""
-    found = view.state.candidates.values()
-    return [c for c in found if c.agent is AgentName.FAST and c.phase is Phase.FAILED]
+    """The failed kernels of the fast path, oldest first; those that the harness failed are none of them."""
+    mine = [c for c in view.state.candidates.values() if c.agent is AgentName.FAST]
+    return [c for c in mine if c.phase is Phase.FAILED and not c.harness_fault]
 
 
 def gave_up(view: SearchView) -> bool:

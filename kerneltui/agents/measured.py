@@ -55,7 +55,7 @@ def failed_children_text(parent: str, view: SearchView) -> str:
     failed = [
         c
         for c in view.state.candidates.values()
-        if parent in c.parents and c.phase is Phase.FAILED and c.failure is not None
+        if parent in c.parents and c.phase is Phase.FAILED and not c.harness_fault
     ]
     if not failed:
         return ""

@@ -286,7 +286,8 @@ def _mine(view: SearchView) -> list[Candidate]:
 
 
 def _last(view: SearchView) -> Candidate | None:
-    mine = _mine(view)
+    """The newest step; not one that has no verdict by a fault of the harness, which is nothing to repair."""
+    mine = [candidate for candidate in _mine(view) if not candidate.harness_fault]
     return mine[-1] if mine else None
 
 

@@ -67,4 +67,4 @@ def write_notes(talk: Talk, plan: NotesPlan) -> None:
 
 
 def _has_result(candidate: Candidate) -> bool:
-    return candidate.phase in (Phase.MEASURED, Phase.FAILED)
+    return candidate.phase in (Phase.MEASURED, Phase.FAILED) and not candidate.harness_fault

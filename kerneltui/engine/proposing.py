@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from kerneltui.agents.fast_path import landing_point
+from kerneltui.agents.fast_path import MOST_TRIES, landing_point
 from kerneltui.agents.port import Agent, Proposal, SearchView
 from kerneltui.engine.agent_desk import AgentDesk
 from kerneltui.engine.notes import failure_log, read_note
@@ -33,7 +33,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Nothing is left to propose before a candidate that was interrupted is evaluated once more."""
+    """Nothing is left to propose before a candidate without a verdict is evaluated once more."""
 
     candidate: str
 
@@ -105,8 +105,8 @@ class Proposing:
                 return proposal
         if any(agent.busy for agent in self.agents):
             return None
-        cut = _interrupted(view)
-        return Again(cut) if cut else Ended("the search has nothing left to propose")
+        left = _without_verdict(view)
+        return Again(left) if left else Ended("the search has nothing left to propose")
 
     def think(self, queued: int) -> None:
         """Lets agents begin with their next proposals, while `queued` candidates wait or run."""
@@ -230,10 +230,16 @@ class Proposing:
         )
 
 
-def _interrupted(view: SearchView) -> str:
-    """A kernel of the fast path that was interrupted once while none has landed; empty without."""
+def _without_verdict(view: SearchView) -> str:
+    """A kernel of the fast path that is to be evaluated again while none has landed; empty without.
+
+    It was interrupted once, or met by faults of the harness.
+    """
     if landing_point(view) is not None:
         return ""
-    found = view.state.candidates.values()
-    cut = (c for c in found if c.agent is AgentName.FAST and c.phase is Phase.INTERRUPTED)
-    return next((c.id for c in cut if c.attempt < _MOST_CUTS), "")
+    for candidate in view.state.candidates.values():
+        cut = candidate.phase is Phase.INTERRUPTED and candidate.attempt < _MOST_CUTS
+        missed = candidate.harness_fault and candidate.attempt < MOST_TRIES
+        if candidate.agent is AgentName.FAST and (cut or missed):
+            return candidate.id
+    return ""

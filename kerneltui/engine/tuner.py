@@ -252,9 +252,11 @@ class Tuner:
     def _evaluated(self, item: EvaluationDone) -> None:
         assert self.executor is not None
         self.executor.running = None
-        self._faults = 0
         if results.record_outcome(self.recorder, item.job.candidate, item.outcome):
+            self._faults = 0
             self._apply_rule(item.job.candidate)
+        else:
+            self._count_fault(item.job.candidate)
 
     def _apply_rule(self, identifier: str) -> None:
         state = self.recorder.state
@@ -293,13 +295,23 @@ class Tuner:
             self.recorder.record(SearchEnded(at=now_ns(), reason=str(item.error)))
             self._stopped = str(item.error)
             return
-        self._faults += 1
         results.record_fault(self.recorder, item.candidate, item.error)
-        if self._faults >= MOST_FAULTS:
-            self._faults = 0
-            text = f"paused after {MOST_FAULTS} faults of the harness in a row: {item.error}"
-            self.recorder.record(AgentMessage(at=now_ns(), agent="engine", text=text))
-            self.recorder.record(PauseSet(at=now_ns(), paused=True))
+        self._count_fault(item.candidate)
+
+    def _count_fault(self, candidate: str) -> None:
+        """Pauses after some faults of the harness in a row; ends where nobody is there to go on."""
+        known = self.recorder.state.candidates[candidate]
+        self._faults = self._faults + 1 if known.harness_fault else 0
+        if self._faults < MOST_FAULTS:
+            return
+        self._faults = 0
+        reason = known.failure.reason if known.failure is not None else ""
+        text = f"{MOST_FAULTS} faults of the harness in a row: {reason}"
+        if self.options.leave_when_done:
+            self._end(text)
+            return
+        self.recorder.record(AgentMessage(at=now_ns(), agent="engine", text=f"paused after {text}"))
+        self.recorder.record(PauseSet(at=now_ns(), paused=True))
 
     # -- what is done next
 

@@ -122,6 +122,12 @@ class Candidate:
     decided_by: str = ""
     note: str = ""
 
+    @property
+    def harness_fault(self) -> bool:
+        """Whether its last evaluation failed by no fault of its own, so that there is no verdict on it."""
+        failure = self.failure if self.phase is Phase.FAILED else None
+        return failure is not None and failure.kind is FailureKind.HARNESS_FAULT
+
     def state(self, incumbent: str, base: str) -> CandidateState:
         """Returns the word on screen, given who is on `main` now."""
         if self.id == base:

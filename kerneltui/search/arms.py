@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 
 from kerneltui.model.candidate import Candidate, Phase
-from kerneltui.model.measurement import FailureKind
 from kerneltui.model.state import State
 from kerneltui.search.bandit import Pull
 
@@ -53,9 +52,7 @@ def slot_micro_usd(state: State) -> float | None:
 def _gain(candidate: Candidate, state: State) -> float | None:
     """The log of the best parent's time over the candidate's, if it is beyond the noise; None: not known."""
     if candidate.phase is Phase.FAILED:
-        failure = candidate.failure
-        blameless = failure is not None and failure.kind is FailureKind.HARNESS_FAULT
-        return None if blameless else 0.0
+        return None if candidate.harness_fault else 0.0
     measurement = candidate.measurement
     if candidate.phase is not Phase.MEASURED or measurement is None:
         return None

@@ -50,6 +50,7 @@ from kerneltui.model.event import (
     EvaluationStarted,
     ModelChosen,
     NotesWritten,
+    PauseSet,
     SteerDelivered,
     Steered,
 )
@@ -195,7 +196,7 @@ def events_of(folder: Path) -> list[Any]:
         return list(read_events(session))
 
 
-def failing(word: str, times: int) -> Callable[[Kernel], Failure | None]:
+def failing(word: str, times: int, kind: Bad = Bad.MISMATCH) -> Callable[[Kernel], Failure | None]:
     """Fails kernels that have a word in them, so many times."""
     left = [times]
 
@@ -203,7 +204,7 @@ def failing(word: str, times: int) -> Callable[[Kernel], Failure | None]:
         if word not in kernel.source or not left[0]:
             return None
         left[0] -= 1
-        return Failure(Stage.VERIFY, Bad.MISMATCH, "C[0, 0] on rank 1 is wrong")
+        return Failure(Stage.VERIFY, kind, "C[0, 0] on rank 1 is wrong")
 
     return fail
 
@@ -727,6 +728,47 @@ def test_an_interrupted_stage_that_is_queued_again_is_waited_for(folder: Path) -
     state = run(folder, model, candidates=2)
     assert state.candidates["c0001"].phase is Phase.MEASURED
     assert [call.purpose for call in model.asked] == ["stage B from c0001"]
+
+
+def test_a_fault_of_the_harness_is_no_repair_and_the_kernel_is_measured_again(folder: Path) -> None:
+    evaluator = FakeEvaluator(fail=failing("stage_a", 2, Bad.HARNESS_FAULT))
+    model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, tunable("x", "1")])
+    state = run(folder, model, evaluator, candidates=3)
+    assert [call.purpose for call in model.asked][:3] == [
+        "analyse the seed", "stage A from c0000", "stage B from c0001",
+    ]  # fmt: skip
+    assert state.candidates["c0001"].attempt == 3
+    assert state.candidates["c0001"].measurement is not None
+    assert state.handover is not None and "0 failed attempts" in state.handover.text
+    faults = [e for e in events_of(folder) if isinstance(e, CandidateFailed)]
+    assert [fault.failure.kind for fault in faults] == [Bad.HARNESS_FAULT] * 2
+
+
+def test_fault_after_fault_of_the_harness_asks_nobody_and_is_left_to_the_human(
+    folder: Path,
+) -> None:
+    evaluator = FakeEvaluator(fail=failing("stage_a", 3, Bad.HARNESS_FAULT))
+    model = ScriptedModel([DESCRIBED, STAGE_A])
+    state = run(folder, model, evaluator, candidates=5)
+    assert state.ended == "3 faults of the harness in a row: C[0, 0] on rank 1 is wrong"
+    assert len(model.asked) == 2 and len(state.candidates) == 2
+    # Gone on with, it is neither repaired nor diagnosed: the step is asked for anew.
+    with Session.open(folder, writable=True) as session:
+        state = load_state(session)
+        recorder = Recorder(session, state, "kernels/gemm_allgather/kernel.cpp", lambda *_: None)
+        recorder.record(PauseSet(at=state.at + 1, paused=False))
+    anew = ScriptedModel([{**STAGE_A, "rewrite": marked(SEED, "another")}, STAGE_B])
+    state = run(folder, anew, candidates=3)
+    assert [call.purpose for call in anew.asked][:2] == ["stage A from c0000", "stage B from c0002"]
+
+
+def test_a_landing_point_that_the_harness_failed_on_stays_one(folder: Path) -> None:
+    state = run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, noting("none")]), candidates=3)
+    view = SearchView(state, lambda name: "", [], "kernel.cpp")
+    fault = Failure(Stage.BENCHMARK, Bad.HARNESS_FAULT, "a baseline failed")
+    state.apply(CandidateFailed(at=state.at, id="c0002", failure=fault))
+    landed = landing_point(view)
+    assert landed is not None and landed.id == "c0002"
 
 
 def test_a_landing_point_stays_one_while_it_is_measured_again_and_is_handed_over_once(

@@ -443,6 +443,19 @@ def test_a_kernel_that_is_interrupted_again_and_again_ends_the_search(live):
     assert terminal.state.candidates["c0001"].attempt == 2
 
 
+def test_faults_of_the_harness_are_tried_again_and_then_pause_the_search(live):
+    faults = iter([True] * 3)
+    wrong = Failure(Stage.BENCHMARK, FailureKind.HARNESS_FAULT, "a baseline failed")
+    evaluator = FakeEvaluator(fail=lambda kernel: wrong if next(faults, False) else None)
+    terminal = live(evaluator, candidates=4)
+    terminal.wait(lambda s: s.paused)
+    assert terminal.state.candidates["c0001"].attempt == 3
+    said = terminal.state.messages[-1].text
+    assert said == "paused after 3 faults of the harness in a row: a baseline failed"
+    assert terminal.ask(Rebench("c0001"))["ok"]
+    terminal.wait(lambda s: s.candidates["c0001"].measurement is not None)
+
+
 def test_a_terminal_is_told_what_the_gpus_do(live):
     reading = GpuReading(0, 1, sm_clock_mhz=1980, power_w=652.4)
     terminal = live(FakeEvaluator(gpus=(reading,)), agents="off")
