@@ -38,7 +38,7 @@ def passed(candidate: Candidate) -> bool:
 def under_way(candidate: Candidate, view: SearchView) -> bool:
     """Whether a verdict on a candidate is awaited.
 
-    Not on one that the human has cut or that was met by fault after fault of the harness, unless it is queued.
+    Not on one that the human has cut, or that faults of the harness have met again and again, unless queued.
     """
     if passed(candidate):
         return False
@@ -93,6 +93,11 @@ class OfflineFastPath:
     def busy(self) -> bool:
         """Never: a proposal is made at once."""
         return False
+
+    @property
+    def heard(self) -> frozenset[int]:
+        """None: it does not think."""
+        return frozenset()
 
     def think(self, view: SearchView) -> None:
         """Needs no time ahead."""

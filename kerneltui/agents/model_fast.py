@@ -76,12 +76,18 @@ class ModelFastPath:
     notes: Callable[[], str]
     name: AgentName = AgentName.FAST
     _handed: HandOver | None = None
+    _heard: tuple[int, ...] = ()
     _described: dict[str, str] = field(default_factory=_graph)
 
     @property
     def busy(self) -> bool:
         """Whether a thought is under way, or a proposal waits."""
         return self.thinker.busy or bool(self.thinker.waiting)
+
+    @property
+    def heard(self) -> frozenset[int]:
+        """The messages that are part of the thought under way."""
+        return frozenset(self._heard)
 
     def gave_up(self, view: SearchView) -> bool:
         """Whether all repairs are used, nothing comes of the attempts, or one rank has nothing to move."""
@@ -96,6 +102,7 @@ class ModelFastPath:
         if self.busy or landing_point(view) is not None or self.gave_up(view) or _running(view):
             return
         plan = self._plan(view)
+        self._heard = plan.steers
         self.thinker.start(plan.parent, lambda talk: self._propose(talk, plan))
 
     def preview(self, view: SearchView) -> ModelCall:

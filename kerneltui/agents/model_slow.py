@@ -85,12 +85,18 @@ class ModelSlowPath:
     name: AgentName = AgentName.SLOW
     _marks: dict[str, str] = field(default_factory=_no_marks)
     _noted: int = 0
+    _heard: tuple[int, ...] = ()
     _noting: bool = False
 
     @property
     def busy(self) -> bool:
         """Whether a thought is under way."""
         return self.thinker.busy
+
+    @property
+    def heard(self) -> frozenset[int]:
+        """The messages that are part of the thought under way; lab notes have none."""
+        return frozenset(() if self._noting else self._heard)
 
     @property
     def waiting(self) -> tuple[Proposal, ...]:
@@ -156,6 +162,7 @@ class ModelSlowPath:
         answered = frozenset(number for one in self.waiting for number in one.steers or ())
         seen = replace(view, answered=answered)
         text, steers = body(self.material, seen, parent, self.name, others)
+        self._heard = steers
         fields: dict[str, object] = {"parent": parent, "body": text}
         if choice.origin is Origin.REWRITE:
             styles = prompt("slow_styles").splitlines()

@@ -90,6 +90,11 @@ class Agent(Protocol):
         """Whether a proposal may come of what the agent does in the background."""
         ...
 
+    @property
+    def heard(self) -> frozenset[int]:
+        """The messages that are part of what the agent thinks about, by their numbers."""
+        ...
+
     def think(self, view: SearchView) -> None:
         """Begins with the next proposal in the background, if that takes long and none is under way."""
         ...

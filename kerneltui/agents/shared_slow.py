@@ -57,6 +57,11 @@ class SharedSlowPath:
         """Whether a model thinks."""
         return self.models.busy
 
+    @property
+    def heard(self) -> frozenset[int]:
+        """The messages that are part of what a model thinks about."""
+        return self.models.heard
+
     def think(self, view: SearchView) -> None:
         """Begins with the next proposal if it is a model's turn."""
         self._migrate(view)

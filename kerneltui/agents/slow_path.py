@@ -152,6 +152,11 @@ class OfflineSlowPath:
         """Never: a proposal is made at once."""
         return False
 
+    @property
+    def heard(self) -> frozenset[int]:
+        """None: it does not think."""
+        return frozenset()
+
     def think(self, view: SearchView) -> None:
         """Needs no time ahead."""
 

@@ -113,7 +113,8 @@ def _follow(tuner: Tuner, command: Command) -> dict[str, Any]:
         case SetBudget():
             return _set_budget(tuner, command)
         case Interrupt():
-            return {"text": tuner.interrupt()}
+            text, left = tuner.interrupt(command.first)
+            return {"text": text, "left": left}
         case StopEngine():
             tuner.stop("stopped by the user")
         case TakeOver() | ReadMachineCode() | Profile():

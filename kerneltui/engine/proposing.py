@@ -117,9 +117,15 @@ class Proposing:
             agent.think(view)
             self._tell_status(str(agent.name), agent.status(view))
 
-    def interrupt(self) -> list[str]:
-        """Ends what agents do in the background; returns `slow thinks about (diff of c0002)` for each."""
+    def interrupt(self, *, unheard: bool = False) -> list[str]:
+        """Ends what agents do in the background; returns `slow thinks about (diff of c0002)` for each.
+
+        Args:
+            unheard: Whether only what was begun before a message came that waits for its agent.
+        """
         busy = [agent for agent in self.agents if agent.busy]
+        if unheard:
+            busy = [agent for agent in busy if self._unheard(agent)]
         open_calls = {c.agent: c for c in self.recorder.state.calls.values() if not c.outcome}
         found: list[str] = []
         for agent in busy:
@@ -127,6 +133,11 @@ class Proposing:
             call = open_calls.get(str(agent.name))
             found.append(f"{agent.name} thinks about" + (f" ({call.purpose})" if call else ""))
         return found
+
+    def _unheard(self, agent: Agent) -> bool:
+        """Whether a message waits for an agent that is not part of what it thinks about."""
+        steers = self.recorder.state.steers
+        return any(s.waits_for(str(agent.name)) and s.number not in agent.heard for s in steers)
 
     def close(self) -> None:
         """Ends the agents."""

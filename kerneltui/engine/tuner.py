@@ -43,7 +43,7 @@ from kerneltui.model.candidate import (
     Failure,
     Phase,
 )
-from kerneltui.model.command import Accept, Progress, Reject
+from kerneltui.model.command import Accept, First, Progress, Reject
 from kerneltui.model.event import (
     AcceptRule,
     AgentMessage,
@@ -159,21 +159,28 @@ class Tuner:
         """Parses the kernel of a candidate."""
         return self._proposing.kernel(candidate)
 
-    def interrupt(self) -> str:
-        """Ends the running evaluation, or else what agents think about; says which, in a line.
+    def interrupt(self, first: First) -> tuple[str, str]:
+        """Ends the running evaluation, or thoughts of agents where those come first or nothing is running.
+
+        Returns:
+            What is ended, in a line, and the evaluation that goes on, if one does.
 
         Raises:
             Refused: Nothing is running.
         """
         running = self.executor.running if self.executor is not None else None
-        if self.executor is not None and running is not None:
-            self.executor.evaluator.interrupt()
-            what = "profile" if isinstance(running, ProfileJob) else "evaluation"
-            return f"interrupting the {what} of {running.candidate}"
-        thoughts = self._proposing.interrupt()
-        if not thoughts:
+        kind = "profile" if isinstance(running, ProfileJob) else "evaluation"
+        what = f"the {kind} of {running.candidate}" if running is not None else ""
+        both = running is not None and first is not First.THOUGHTS
+        cut: list[str] = []
+        if running is None or first is not First.EVALUATION:
+            cut = self._proposing.interrupt(unheard=both)
+        if cut:
+            return f"interrupting what {' and '.join(cut)}", what
+        if self.executor is None or running is None:
             raise Refused("no evaluation is running, and no agent thinks")
-        return f"interrupting what {' and '.join(thoughts)}"
+        self.executor.evaluator.interrupt()
+        return f"interrupting {what}", ""
 
     @property
     def busy(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, cast
 
 from kerneltui.model.errors import RecordError
@@ -17,6 +18,7 @@ __all__ = [
     "Command",
     "Constrain",
     "Edit",
+    "First",
     "Interrupt",
     "Profile",
     "Progress",
@@ -169,9 +171,20 @@ class ChooseModel:
     model: str
 
 
+class First(StrEnum):
+    """What an interrupt ends, if both are under way: agents' thoughts and an evaluation."""
+
+    UNHEARD = "unheard"
+    """A thought that does not know a message for its agent, or else the evaluation."""
+    THOUGHTS = "thoughts"
+    EVALUATION = "evaluation"
+
+
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """End the running evaluation now."""
+    """End thoughts of agents or the running evaluation now, one of the two."""
+
+    first: First = First.UNHEARD
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,7 @@ class KernelTui(App[Quit], inherit_bindings=False):
         self.sources: Sources
         self.reports: Reports
         self._interrupted: int | None = None
+        self._cut = False
         self._shown_title = ""
         self.register_theme(DARK_THEME)
         self.register_theme(ANSI_THEME)
@@ -252,10 +253,15 @@ class KernelTui(App[Quit], inherit_bindings=False):
             self._driver.write(f"\x1b]0;{clean(title)}\x07")
 
     async def interrupt(self) -> None:
-        """Ends the running evaluation; a second time within two seconds asks about quitting."""
+        """Ends a thought or the running evaluation; a second time within two seconds asks about quitting.
+
+        Where a thought was cut under an evaluation, the second time ends that, and the third one asks.
+        """
         now = self.monotonic()
         screen = self.base
-        if self._interrupted is not None and now - self._interrupted < _TWICE_NS:
+        soon = self._interrupted is not None and now - self._interrupted < _TWICE_NS
+        rest, self._cut = soon and self._cut, False
+        if soon and not rest:
             self._interrupted = None
             self.ask_quit()
             return
@@ -266,16 +272,20 @@ class KernelTui(App[Quit], inherit_bindings=False):
             screen.say("ctrl+c again to quit")
             return
         screen.say("interrupting; ctrl+c again to quit")
-        self.run_worker(self._interrupt(), group="command")
+        at_agents = screen.focused_panel in ("agents", "steer")
+        self.run_worker(self._interrupt(rest=rest, at_agents=at_agents), group="command")
 
-    async def _interrupt(self) -> None:
+    async def _interrupt(self, *, rest: bool, at_agents: bool) -> None:
         """Asks for the end of what runs, and says what the engine ends: it alone knows."""
-        from kerneltui.model.command import Interrupt
+        from kerneltui.model.command import First, Interrupt
 
-        reply = await self.feed.ask(Interrupt())
+        first = First.THOUGHTS if at_agents else First.UNHEARD
+        reply = await self.feed.ask(Interrupt(First.EVALUATION if rest else first))
+        text = reply.error or str(reply.data.get("text") or "interrupting")
+        left = "" if reply.error else str(reply.data.get("left") or "")
+        self._cut = bool(left)
         if self.base is not None:
-            text = reply.error or str(reply.data.get("text") or "interrupting")
-            self.base.say(f"{text}; ctrl+c again to quit")
+            self.base.say(f"{text}; ctrl+c again to {f'end {left}' if left else 'quit'}")
 
     def ask_quit(self) -> None:
         """Asks whether the engine stops; a terminal that cannot decide just leaves."""

@@ -227,7 +227,7 @@ ACTIONS: tuple[Action, ...] = (
         "interrupt",
         ("ctrl+c",),
         "interrupt",
-        "end the evaluation, or else thoughts; again within 2 s: quit",
+        "end a thought that a message waits for, or else the evaluation; twice: quit",
         _G,
         "Interrupt",
     ),

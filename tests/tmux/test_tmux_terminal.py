@@ -114,7 +114,7 @@ def test_ctrl_c_twice_asks_and_stopping_is_sent(tmux: Tmux) -> None:
     tmux.start()
     tmux.shows("4 pending")
     tmux.keys("C-c")
-    tmux.until(lambda: "Interrupt()" in tmux.sent(), "the interrupt")
+    tmux.until(lambda: "Interrupt(" in tmux.sent(), "the interrupt")
     tmux.keys("C-c")
     tmux.shows("stop the engine, keeping the best")
     tmux.keys("s")

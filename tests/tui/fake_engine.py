@@ -92,6 +92,7 @@ class Paper:
         self.writer = writer
         self.replay = replay
         self.commands: list[Command] = []
+        self.goes_on = ""
         self.refuse = ""
 
     @property
@@ -214,7 +215,9 @@ class Paper:
             case Accept(hunks=hunks) if hunks is not None:
                 return {"text": "c0033 proposed from the chosen hunks"}
             case Interrupt():
-                return {"text": "interrupting the evaluation of c0032"}
+                left = self.goes_on
+                text = "what slow thinks about" if left else "the evaluation of c0032"
+                return {"text": f"interrupting {text}", "left": left}
             case _:
                 return {}
 

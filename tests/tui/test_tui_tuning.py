@@ -17,6 +17,7 @@ from kerneltui.model.command import (
     Accept,
     Constrain,
     Edit,
+    First,
     Interrupt,
     Progress,
     Rebench,
@@ -493,7 +494,26 @@ async def test_quit_can_stop_the_engine(desk: Desk, pilot: Any) -> None:
 @drive()
 async def test_ctrl_c_interrupts_and_twice_asks_about_quitting(desk: Desk, pilot: Any) -> None:
     await pilot.press("s", "ctrl+c")
-    await until(pilot, lambda: desk.decisions == [Interrupt()])
+    await until(pilot, lambda: desk.decisions == [Interrupt(First.THOUGHTS)])
+    said = "interrupting the evaluation of c0032; ctrl+c again to quit"
+    await until(pilot, lambda: tuning(desk).notice == said)
+    await pilot.press("ctrl+c")
+    await until(pilot, lambda: isinstance(desk.app.screen, ChoiceDialog))
+
+
+@drive()
+async def test_the_second_ctrl_c_ends_the_evaluation_where_the_first_has_cut_a_thought(
+    desk: Desk, pilot: Any
+) -> None:
+    desk.paper.goes_on = "the evaluation of c0032"
+    await pilot.press("s", "ctrl+c")
+    said = "interrupting what slow thinks about; ctrl+c again to end the evaluation of c0032"
+    await until(pilot, lambda: tuning(desk).notice == said)
+    desk.paper.goes_on = ""
+    await pilot.press("ctrl+c")
+    await until(
+        pilot, lambda: desk.decisions == [Interrupt(First.THOUGHTS), Interrupt(First.EVALUATION)]
+    )
     said = "interrupting the evaluation of c0032; ctrl+c again to quit"
     await until(pilot, lambda: tuning(desk).notice == said)
     await pilot.press("ctrl+c")

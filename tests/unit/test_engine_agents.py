@@ -38,7 +38,7 @@ from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
 from kerneltui.model.agent_event import HandedOver, ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.candidate import AgentName, Failure, Origin, Phase
-from kerneltui.model.command import ChooseModel, Interrupt, StopEngine, WriteNotes
+from kerneltui.model.command import ChooseModel, Interrupt, Steer, StopEngine, WriteNotes
 from kerneltui.model.event import (
     AcceptRule,
     BudgetSet,
@@ -678,6 +678,59 @@ def test_an_interrupt_says_whose_thought_it_ends(folder: Path) -> None:
 
     run(folder, ScriptedModel([slow, STAGE_A, STAGE_B]), candidates=1)
     assert told[0]["data"]["text"] == "interrupting what fast thinks about (analyse the seed)"
+
+
+def test_a_message_and_ctrl_c_cut_the_thought_and_the_evaluation_goes_on(folder: Path) -> None:
+    evaluator = FakeEvaluator(block=threading.Event())
+    block = evaluator.block
+    assert block is not None
+    block.set()
+    told: list[dict[str, Any]] = []
+    questions: list[str] = []
+
+    def cut_the_thought() -> None:
+        terminal = Terminal(Place(folder, WORKLOAD, exists=True))
+        terminal.wait(lambda s: "c0003" in s.candidates and s.candidates["c0003"].build_ns > 0)
+        terminal.ask(Steer("slow", "fewer barriers, please"))
+        told.append(terminal.ask(Interrupt())["data"])
+        terminal.socket.close()
+
+    def cut_the_evaluation() -> None:
+        terminal = Terminal(Place(folder, WORKLOAD, exists=True))
+        told.append(terminal.ask(Interrupt())["data"])
+        block.set()
+        terminal.socket.close()
+
+    class Model(ScriptedModel):
+        def ask(
+            self, call: ModelCall, hear: Callable[[Chunk], None], stop: Callable[[], bool]
+        ) -> ModelReply:
+            if call.role is Role.SLOW:
+                questions.append(call.turns[0].text)
+                if len(questions) == 1:
+                    block.clear()  # its proposal is evaluated until it is interrupted
+                if len(questions) == 2:
+                    threading.Thread(target=cut_the_thought).start()
+                    assert ended(stop)
+                    raise ModelFailure(FailureKind.STOPPED, "stopped")
+                if len(questions) == 3:
+                    threading.Thread(target=cut_the_evaluation).start()
+                    assert block.wait(20)
+            return ScriptedModel.ask(self, call, hear, stop)
+
+    def ended(stop: Callable[[], bool]) -> bool:
+        return any(stop() or block.wait(0.01) for _ in range(2000))
+
+    state = run(
+        folder, Model([DESCRIBED, STAGE_A, STAGE_B, noting("none")]), evaluator, candidates=4
+    )
+    assert told[0]["text"].startswith("interrupting what slow thinks about (")
+    assert told[0]["left"] == "the evaluation of c0003"
+    assert told[1] == {"text": "interrupting the evaluation of c0003", "left": ""}
+    assert [text.count("message 1: fewer barriers") for text in questions[:3]] == [0, 0, 1]
+    assert state.candidates["c0003"].phase is Phase.INTERRUPTED
+    assert state.candidates["c0004"].phase is Phase.MEASURED
+    assert state.steers[0].candidate == "c0004"
 
 
 def test_island_and_arm_of_a_proposal_are_in_its_commit_and_in_every_replay(folder: Path) -> None:
