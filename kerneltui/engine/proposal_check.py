@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kerneltui.agents.edits.failure import EditFailure, EditKind
 from kerneltui.agents.edits.marking import check_marks, prove_marked
-from kerneltui.agents.edits.verifying import check_closed, frozen_kept, pieces_of
+from kerneltui.agents.edits.verifying import check_closed, frozen_kept
 from kerneltui.agents.port import Proposal
 from kerneltui.engine.recorder import Recorder
 from kerneltui.evaluation.device_lint import LintContext, lint_device_code
@@ -105,7 +105,7 @@ class ProposalCheck:
             if not frozen_kept(parent, kernel):
                 reason = f"it changes text outside the evolve regions of {proposal.parents[0]}"
                 raise EditFailure(EditKind.FROZEN, reason)
-            check_closed(kernel, pieces_of(proposal.source).free, pieces_of(parent.source).free)
+            check_closed(kernel, parent)
 
     def _keeps(self, proposal: Proposal, kernel: Kernel) -> None:
         """Refuses what the human banned meanwhile; a step that the host still drives is free.

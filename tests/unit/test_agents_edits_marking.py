@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kerneltui.agents.edits.failure import EditFailure, EditKind
 from kerneltui.agents.edits.marking import check_marks, prove_marked, without_marks
+from kerneltui.agents.edits.verifying import verify
 from kerneltui.model.kernel import Kernel, parse_kernel
 
 KERNELS = sorted(
@@ -85,6 +86,55 @@ def test_what_is_closed_or_cannot_be_known_is_left_alone(text: str):
 def test_a_mark_in_a_text_of_python_is_refused():
     text = 'T = """\n# kerneltui: evolve begin a\n# kerneltui: evolve end\n"""\n'
     assert "line 2" in refused(text, "kernel.py").reason
+
+
+def test_a_region_around_a_whole_file_is_refused_whatever_is_in_it():
+    host = (KERNELS[0].parent.parent / "gemm_allgather" / "host.cpp").read_text()
+    other = host.replace("all_gather", "barrier")
+    for program in (host, other):
+        declared, rest = without_marks(program).split("namespace {", 1)
+        failure = refused(declared + region(f"namespace {{{rest}"))
+        assert failure.kind is EditKind.REGION
+        assert "holds the function requirements of the contract" in failure.reason
+    python = "# kerneltui: evolve begin all\ndef run(context, state):\n    pass\n# kerneltui: evolve end\n"
+    assert "holds the function run of the contract" in refused(python, "kernel.py").reason
+    check_marks(read(region('/* kerneltui_run( */ const char *t = "kerneltui_run(";\n')))
+
+
+PYTHON = """\
+def run(context, state, set, epoch):
+    total = 0
+    # kerneltui: evolve begin work
+{work}    # kerneltui: evolve end
+{then}
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "then", "what"),
+    [
+        ("    if False:\n", "        total = 1", "a block"),
+        ("    total = 2\nif False:\n    pass\n", "    return total", "a block"),
+        ("    total = 2\ndef other():\n    pass\n", "    return total", "a block"),
+        ("    for i in state:\n        pass\n    else:\n", "        total = 1", "a block"),
+        ("    @state\n", "    def kept(): pass", "a decorator"),
+    ],
+)
+def test_a_region_of_python_takes_no_frozen_line_into_a_block(work: str, then: str, what: str):
+    failure = refused(PYTHON.format(work=work, then=then), "kernel.py")
+    assert failure.kind is EditKind.FROZEN and f"leaves {what} open" in failure.reason
+    whole = "    if state:\n        total = 2\n    else: total = 3\n"
+    check_marks(read(PYTHON.format(work=whole, then="    return total"), "kernel.py"))
+
+
+def test_what_was_open_over_frozen_lines_may_stay_so():
+    then = "        total = 1\n    return total"
+    old = read(PYTHON.format(work="    if epoch:\n", then=then), "kernel.py")
+    new = PYTHON.format(work="    if epoch > 1:\n", then=then)
+    assert verify(old, new)[0].source == new
+    closed = read(PYTHON.format(work="    total = 2\n", then="    return total"), "kernel.py")
+    with pytest.raises(EditFailure, match="leaves a block open"):
+        verify(closed, PYTHON.format(work="    x = 1\nif x:\n    x = 2\n", then="    return total"))
 
 
 def proof(new: str) -> EditFailure | None:

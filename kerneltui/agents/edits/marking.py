@@ -7,7 +7,8 @@ Four things are held against a file, none of which rests on what its author says
 2. Each region is closed in itself (`verifying.check_closed`): whatever is put there later, the frozen code
    around it stays code.
 3. There is a region, and no region holds a declaration (`tunable`, `runtime`, `directive`): what may be
-   tuned and what the file says of itself are not for a later change to decide.
+   tuned and what the file says of itself are not for a later change to decide. Nor does a region hold the
+   head of a function of the contract: one around a whole file would leave nothing that is held against it.
 4. Where the file claims to be another one with marks (stage A keeps the program that it was made from),
    the text outside of its regions is that file's, byte for byte and in its order. Precisely: without mark
    lines, and without declarations and the line that holds a tunable's value, the old file reads
@@ -35,6 +36,13 @@ __all__ = ["check_marks", "hidden_marks", "prove_marked", "without_marks"]
 
 _MARK = re.compile(r"^\s*(?://|#)\s*kerneltui:\s*evolve\s+(?:begin|end)\b")
 _DECLARATION = re.compile(r"^\s*(?://|#)\s*kerneltui:\s*(?:tunable|runtime|directive)\b")
+_HEADS = {
+    Language.CPP: re.compile(r"\bkerneltui_(requirements|setup|run|teardown)\s*\("),
+    Language.PYTHON: re.compile(
+        r"^(?:async\s+)?def\s+(requirements|setup|run|teardown)\b", re.MULTILINE
+    ),
+}
+"""The heads of the functions that the harness calls; nothing else in a kernel may have their names."""
 
 
 def without_marks(source: str) -> str:
@@ -85,7 +93,15 @@ def check_marks(kernel: Kernel) -> None:
                     f"line {number}: the region {region.name} holds a declaration "
                     f"({lines[number - 1].strip()[:60]}); declarations stay outside of the regions",
                 )
-    check_closed(kernel, pieces_of(kernel.source).free)
+    for region, text in zip(kernel.regions, pieces_of(kernel.source).free, strict=True):
+        head = _HEADS[kernel.language].search(WHOLE[kernel.language].sub(" ", text))
+        if head:
+            raise EditFailure(
+                EditKind.REGION,
+                f"the region {region.name} holds the function {head[1]} of the contract; mark parts inside "
+                "of it, so that its head stays outside of the regions",
+            )
+    check_closed(kernel)
 
 
 def prove_marked(old: Kernel, new: Kernel) -> None:

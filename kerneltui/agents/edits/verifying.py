@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kerneltui.agents.edits.failure import EditFailure, EditKind
 from kerneltui.agents.edits.nearest import visible
+from kerneltui.agents.edits.nesting import blocks_over_frozen
 from kerneltui.model.errors import DefinitionError
 from kerneltui.model.kernel import Kernel, Language, parse_kernel
 
@@ -102,7 +103,7 @@ def verify(parent: Kernel, source: str) -> tuple[Kernel, tuple[str, ...]]:
         notes = _tunables_set(parent, kernel)
         if not frozen_kept(parent, kernel):
             raise _changed(before.frozen, after.frozen)
-    check_closed(kernel, after.free, before.free)
+    check_closed(kernel, parent)
     if kernel.token_hash() == parent.token_hash():
         what = "nothing" if source == parent.source else "only comments or spaces"
         raise EditFailure(
@@ -118,26 +119,34 @@ def frozen_kept(parent: Kernel, kernel: Kernel) -> bool:
     return pieces_of(kernel.render(back)).frozen == pieces_of(parent.source).frozen
 
 
-def check_closed(kernel: Kernel, free: Sequence[str], before: Sequence[str] = ()) -> None:
+def check_closed(kernel: Kernel, parent: Kernel | None = None) -> None:
     """Refuses a region that leaves something open which would swallow frozen code, or closes it there.
 
     Args:
         kernel: The new text.
-        free: What its regions hold.
-        before: What they held; what was open there may stay so.
+        parent: The same with other text in its regions; what was open there may stay so.
 
     Raises:
         EditFailure: The region and what is open, in words.
     """
-    python = kernel.language is Language.PYTHON
-    for index, (region, text) in enumerate(zip(kernel.regions, free, strict=True)):
-        what = _left_open(text, python=python)
-        if what and not (before and _left_open(before[index], python=python)):
+    before = _open_in(parent) if parent is not None else ()
+    for index, (region, what) in enumerate(zip(kernel.regions, _open_in(kernel), strict=True)):
+        if what and not (before and before[index]):
             raise EditFailure(
                 EditKind.FROZEN,
                 f"the region {region.name} leaves {what} open, or closes one that it did not open; "
                 "frozen code around it would be changed by that",
             )
+
+
+def _open_in(kernel: Kernel) -> Sequence[str]:
+    """For each region what it leaves open, in words; empty if nothing."""
+    python = kernel.language is Language.PYTHON
+    found = [_left_open(text, python=python) for text in pieces_of(kernel.source).free]
+    if python:
+        for region, what in blocks_over_frozen(kernel).items():
+            found[region] = found[region] or what
+    return found
 
 
 def _left_open(text: str, *, python: bool) -> str:
