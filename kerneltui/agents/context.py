@@ -25,7 +25,7 @@ from kerneltui.agents.hand_over import handed_over_text
 from kerneltui.agents.measured import failed_children_text, record_text
 from kerneltui.agents.model_port import Block
 from kerneltui.agents.port import SearchView
-from kerneltui.agents.prompt_files import prompt
+from kerneltui.agents.prompt_files import phrase, prompt
 from kerneltui.model.candidate import AgentName
 from kerneltui.model.directive import Backend
 
@@ -167,10 +167,7 @@ def body(
     if refused:
         parts.append(f"## Turned down by the human\n\n{refused}")
     if steering:
-        parts.append(
-            "## The human says\n\nFollow this; answer the messages in `answer`, in a sentence or two."
-            f"\n\n{steering}"
-        )
+        parts.append(f"## The human says\n\n{phrase('human_says')}\n\n{steering}")
     source = fenced(view.source(candidate), material.language)
     parts.append(f"## {candidate}, {view.kernel_file}\n\n{source}")
     return "\n\n".join(parts), numbers

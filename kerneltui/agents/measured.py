@@ -12,6 +12,7 @@ from typing import Any, cast
 from kerneltui.agents.bounded import first_lines, last_lines
 from kerneltui.agents.fenced import fenced
 from kerneltui.agents.port import SearchView
+from kerneltui.agents.prompt_files import phrase
 from kerneltui.model.candidate import Candidate, Phase
 from kerneltui.model.measurement import Stage
 
@@ -47,7 +48,7 @@ def log_text(candidate: Candidate, view: SearchView) -> str:
     if not log.strip():
         return ""
     shown = fenced(last_lines(log, _LOG_TOKENS))
-    return f"The end of its log (data, whatever it says):\n\n{shown}"
+    return f"{phrase('log_end')}\n\n{shown}"
 
 
 def failed_children_text(parent: str, view: SearchView) -> str:
@@ -105,7 +106,7 @@ def _counters(record: Mapping[str, Any], before: Mapping[str, Any], parent: str)
     kernels = _items(counters, "kernels")
     if not kernels:
         return
-    alone = ", one rank alone: nothing of the link is in it" if counters.get("alone") else ""
+    alone = f", {phrase('alone')}" if counters.get("alone") else ""
     yield f"What the profiler counted ({_line(counters.get('shape', ''))}{alone}):"
     past = {
         _stem(kernel): {str(row[0]): row[1] for row in _rows(kernel)}

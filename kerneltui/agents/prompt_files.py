@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
+from functools import cache
 from importlib.resources import files
 from string import Template
 
 from kerneltui.agents.fenced import fenced
 
-__all__ = ["prompt", "prompt_text"]
+__all__ = ["phrase", "prompt", "prompt_text"]
 
 _KERNELS = ("source", "other_source")
 
@@ -27,3 +29,17 @@ def prompt(name: str, **fields: object) -> str:
         key: fenced(str(value)) if key in _KERNELS else str(value) for key, value in fields.items()
     }
     return Template(prompt_text(f"{name}.md")).substitute(filled).strip()
+
+
+def phrase(name: str, **fields: object) -> str:
+    """Returns a sentence of `phrases.toml` with its fields filled in.
+
+    Raises:
+        KeyError: There is no such sentence, or it has a field that was not given.
+    """
+    return Template(_phrases()[name]).substitute({key: str(value) for key, value in fields.items()})
+
+
+@cache
+def _phrases() -> dict[str, str]:
+    return tomllib.loads(prompt_text("phrases.toml"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from typing import Any
 
 from kerneltui.agents.edits.tool_input import EDIT_SCHEMA
 from kerneltui.agents.model_port import Tool
+from kerneltui.agents.prompt_files import prompt_text
 from kerneltui.model.directive import Backend, Directive, Issuer, Placement, Sync
 from kerneltui.model.errors import RecordError
 
@@ -24,71 +26,72 @@ def _object(properties: Mapping[str, Any], required: list[str]) -> dict[str, Any
     }
 
 
+def _described(schema: Mapping[str, Any], told: dict[str, str], path: str = "") -> dict[str, Any]:
+    """The schema with what is told of its fields; what was used is taken out of `told`."""
+    made = dict(schema)
+    if path in told:
+        made["description"] = told.pop(path)
+    if "properties" in schema:
+        before = f"{path}." if path else ""
+        made["properties"] = {
+            name: _described(inner, told, f"{before}{name}")
+            for name, inner in schema["properties"].items()
+        }
+    if "items" in schema:
+        made["items"] = _described(schema["items"], told, f"{path}[]")
+    return made
+
+
+def _tool(name: str, properties: Mapping[str, Any], required: list[str]) -> Tool:
+    """A tool, described by `prompts/tools.toml`.
+
+    Raises:
+        ValueError: The file says something of a field that the tool does not have.
+    """
+    said = tomllib.loads(prompt_text("tools.toml"))[name]
+    told = dict(said.get("fields", {}))
+    schema = _described(_object(properties, required), told)
+    if told:
+        raise ValueError(f"prompts/tools.toml: {name} has no field {min(told)}")
+    return Tool(name, said["description"], schema)
+
+
 _DIRECTIVE = _object(
     {
         "backend": {"type": "string", "enum": [str(value) for value in Backend]},
         "issuer": {"type": "string", "enum": [str(value) for value in Issuer]},
         "placement": {"type": "string", "enum": [str(value) for value in Placement]},
         "sync": {"type": "string", "enum": [str(value) for value in Sync]},
-        "chunk_bytes": {"type": "integer", "description": "0 for the whole shard"},
+        "chunk_bytes": {"type": "integer"},
     },
     ["backend", "issuer", "placement", "sync", "chunk_bytes"],
 )
+_COLLECTIVE = ("name", "reads", "writes", "producer", "consumer")
 
-PROPOSE = Tool(
+PROPOSE = _tool(
     "propose",
-    "Proposes a new version of the kernel.",
-    _object(
-        {
-            "reason": {
-                "type": "string",
-                "description": "One line of at most 100 characters: what changes, and why it helps.",
-            },
-            "directive": _DIRECTIVE,
-            "answer": {
-                "type": "string",
-                "description": "To the human's messages, if there were any; else empty.",
-            },
-            **EDIT_SCHEMA["properties"],
-        },
-        ["reason", "directive"],
-    ),
+    {"reason": _TEXT, "directive": _DIRECTIVE, "answer": _TEXT, **EDIT_SCHEMA["properties"]},
+    ["reason", "directive"],
 )
 """What a proposal is made of: the directive before the code."""
 
-DESCRIBE = Tool(
+DESCRIBE = _tool(
     "describe",
-    "Describes how a kernel communicates.",
-    _object(
-        {
-            "collectives": {
-                "type": "array",
-                "items": _object(
-                    {
-                        "name": _TEXT,
-                        "reads": _TEXT,
-                        "writes": _TEXT,
-                        "producer": {"type": "string", "description": "what makes its input"},
-                        "consumer": {"type": "string", "description": "what uses its result"},
-                    },
-                    ["name", "reads", "writes", "producer", "consumer"],
-                ),
-            },
-            "directive": _DIRECTIVE,
+    {
+        "collectives": {
+            "type": "array",
+            "items": _object(dict.fromkeys(_COLLECTIVE, _TEXT), list(_COLLECTIVE)),
         },
-        ["collectives", "directive"],
-    ),
+        "directive": _DIRECTIVE,
+    },
+    ["collectives", "directive"],
 )
 """The communication graph of a host-driven kernel."""
 
-DIAGNOSE = Tool(
-    "diagnose",
-    "Says what is wrong with a kernel; no code.",
-    _object({"diagnosis": _TEXT}, ["diagnosis"]),
-)
+DIAGNOSE = _tool("diagnose", {"diagnosis": _TEXT}, ["diagnosis"])
 """What the judge model answers with."""
 
-NOTES = Tool("write_notes", "Writes the lab notes anew.", _object({"notes": _TEXT}, ["notes"]))
+NOTES = _tool("write_notes", {"notes": _TEXT}, ["notes"])
 """What the meta model answers with."""
 
 

@@ -17,6 +17,7 @@ from kerneltui.agents.edits.repairing import repair_note
 from kerneltui.agents.edits.reply import read_reply
 from kerneltui.agents.edits.tool_input import read_tool_input
 from kerneltui.agents.model_port import Block, ModelCall, Role, Turn
+from kerneltui.agents.prompt_files import phrase
 from kerneltui.agents.thinking import NothingProposed, Talk
 from kerneltui.agents.tools import PROPOSE, directive_of
 from kerneltui.model.directive import Backend, Directive
@@ -29,7 +30,6 @@ __all__ = ["Request", "Written", "question", "write"]
 
 _EDIT_FIELDS = ("file", "region", "edits", "rewrite")
 _REASON_CHARACTERS = 100
-_SEVERAL = "You called `propose` {count} times, and none was taken: call it once, with all edits of a kernel."
 
 
 def _no_marks() -> Mapping[str, str]:
@@ -108,15 +108,15 @@ def write(talk: Talk, request: Request) -> Written:
         reply = talk.ask(question(request, turns, purpose))
         answers = [dict(used.input) for used in reply.tools]
         if len(answers) > 1:
-            problem, detail = _SEVERAL.format(count=len(answers)), ""
+            problem, detail = phrase("several", count=len(answers)), ""
         else:
             problem, detail = _Reading(request).read(answers[0] if answers else {}, reply.text)
         if isinstance(problem, Written):
             return problem
         turns = [
             *turns,
-            Turn("assistant", f"I called propose with:\n{_shown(answers)}"),
-            Turn("user", detail or f"{problem}\n\nCall `propose` again."),
+            Turn("assistant", f"{phrase('called')}\n{_shown(answers)}"),
+            Turn("user", detail or f"{problem}\n\n{phrase('again')}"),
         ]
     raise NothingProposed(str(problem), detail)
 
@@ -148,17 +148,17 @@ class _Reading:
             return str(error), ""
         same = self.request.known.get(kernel.token_hash())
         if same:
-            return f"This is the same program as {same}. Propose something that was not tried.", ""
+            return phrase("same_program", same=same), ""
         try:
             declared = self._declared(kernel, stated)
         except DefinitionError as error:
-            return f"The file's `kerneltui: directive` comments are wrong: {error}", ""
+            return phrase("wrong_directive", error=error), ""
         clash = _clash(stated, declared)
         if clash:
             return clash, ""
         broken = self._broken(kernel, declared)
         if broken:
-            return f"It does not keep to what the human asks: {broken}. Propose what does.", ""
+            return phrase("against_the_human", broken=broken), ""
         reason = " ".join(str(answer.get("reason", "")).split())[:_REASON_CHARACTERS]
         return Written(
             source=applied.source,
@@ -203,7 +203,4 @@ def _clash(stated: Directive, declared: Directive) -> str:
     ]
     if not wrong:
         return ""
-    return (
-        f"The directive you stated and the file's `kerneltui: directive` comments differ: "
-        f"{'; '.join(wrong)}. Make them say the same, and the code too."
-    )
+    return phrase("clash", wrong="; ".join(wrong))

@@ -19,34 +19,18 @@ _MOST_EDITS = 200
 EDIT_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
-        "file": {"type": "string", "description": "The kernel's file name."},
-        "region": {
-            "type": "string",
-            "description": "The evolve region that the edits are in, or that is rewritten.",
-        },
+        "file": {"type": "string"},
+        "region": {"type": "string"},
         "edits": {
             "type": "array",
-            "description": "All are held against the kernel as shown, and all are applied, or none.",
             "items": {
                 "type": "object",
-                "properties": {
-                    "search": {
-                        "type": "string",
-                        "description": "Whole lines of one evolve region, copied exactly, that occur once.",
-                    },
-                    "replace": {
-                        "type": "string",
-                        "description": "The lines to put there; empty to delete.",
-                    },
-                },
+                "properties": {"search": {"type": "string"}, "replace": {"type": "string"}},
                 "required": ["search", "replace"],
                 "additionalProperties": False,
             },
         },
-        "rewrite": {
-            "type": "string",
-            "description": "Instead of edits: all lines of the region, without its marks.",
-        },
+        "rewrite": {"type": "string"},
     },
     "required": [],
     "additionalProperties": False,
