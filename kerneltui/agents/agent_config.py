@@ -10,16 +10,22 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 from kerneltui.agents.model_port import Role
 from kerneltui.agents.pricing import SHIPPED_PRICES, ModelPrice, Rates
+from kerneltui.agents.role_models import (
+    Asking,
+    RoleModel,
+    Thinking,
+    default_roles,
+    read_models,
+    read_roles,
+)
 from kerneltui.model.errors import DefinitionError
 from kerneltui.model.toml_table import TableReader
-from kerneltui.search.arms import OFFLINE
 from kerneltui.search.islands import MIGRATE_EVERY
 
 __all__ = [
@@ -36,63 +42,11 @@ __all__ = [
 
 AGENTS_FILE = "agents.toml"
 _MICRO = 1_000_000
-_LEAST_THINKING = 1024
-_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _MOST_USD = 1_000_000
 _MOST_ISLANDS = 8
 AHEAD = 1
 _MOST_AHEAD = 8
 _SECRET = re.compile(r"(^|_)(key|token|secret|password|auth)($|_)", re.IGNORECASE)
-
-
-class Thinking(StrEnum):
-    """What is said about thinking in a request; models differ in what they take."""
-
-    DEFAULT = "default"
-    """Nothing: the model does as it does."""
-    ADAPTIVE = "adaptive"
-    """The model decides how much; newer models."""
-    BUDGET = "budget"
-    """At most `thinking_tokens`; older models."""
-    OFF = "off"
-    """None; not every model can."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoleModel:
-    """The model of a role and how it is asked.
-
-    Attributes:
-        model: Its name at the server.
-        max_tokens: Of a reply, thinking among them.
-        thinking: What is said about thinking.
-        thinking_tokens: For `budget`.
-        effort: How hard it tries, in the server's words; empty says nothing.
-        strict_tools: Whether the server is asked to hold the schemas of tools; they are held here anyway.
-        force_tools: Whether a call of a tool is forced by the server. Models that think refuse that; without
-            it, a reply without a tool where one must be is asked again.
-        cache: Whether the ends of stable context are marked for the server's cache.
-        others: Further models of the role, asked in the same way: arms of a bandit.
-    """
-
-    model: str
-    max_tokens: int = 32_000
-    thinking: Thinking = Thinking.ADAPTIVE
-    thinking_tokens: int = 16_000
-    effort: str = ""
-    strict_tools: bool = True
-    force_tools: bool = False
-    cache: bool = True
-    others: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All models of the role."""
-        return (self.model, *self.others)
-
-    def named(self, model: str) -> RoleModel:
-        """The same with another model; an empty name is its own."""
-        return replace(self, model=model) if model else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,21 +85,13 @@ class CallLimits:
     longest_wait_ms: int = 60_000
 
 
-def _default_roles() -> dict[Role, RoleModel]:
-    return {
-        Role.FAST: RoleModel("claude-opus-5-5"),
-        Role.SLOW: RoleModel("claude-opus-5-5"),
-        Role.JUDGE: RoleModel("claude-sonnet-5-5", max_tokens=8_000),
-        Role.META: RoleModel("claude-haiku-5-5", max_tokens=8_000),
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
     """Everything in `agents.toml`.
 
     Attributes:
         roles: The model of each role.
+        models: How a model is asked, whatever role it has; what is not said follows from the role.
         base_url: Of the server; empty is the vendor's, or `ANTHROPIC_BASE_URL`.
         limits: Times and attempts.
         prices: By the name of the model.
@@ -155,7 +101,8 @@ class AgentConfig:
         ahead: How many proposals of an agent may wait, made while evaluations run; 0: none is made then.
     """
 
-    roles: Mapping[Role, RoleModel] = field(default_factory=_default_roles)
+    roles: Mapping[Role, RoleModel] = field(default_factory=default_roles)
+    models: Mapping[str, Asking] = field(default_factory=dict[str, Asking])
     base_url: str = ""
     limits: CallLimits = field(default_factory=CallLimits)
     prices: Mapping[str, ModelPrice] = field(default_factory=lambda: dict(SHIPPED_PRICES))
@@ -163,6 +110,12 @@ class AgentConfig:
     token_limit: int | None = None
     islands: IslandConfig = field(default_factory=IslandConfig)
     ahead: int = AHEAD
+
+    def asked(self, role: Role, model: str = "") -> RoleModel:
+        """How one of a role's models is asked; an empty name is the first."""
+        found = self.roles[role].named(model)
+        own = self.models.get(found.model)
+        return own.applied(found) if own is not None else found
 
     def with_model(self, role: Role, model: str) -> AgentConfig:
         """The same with another model for a role, or several with blanks between, asked in the same way."""
@@ -200,15 +153,19 @@ def parse_agent_config(text: str, file: str = AGENTS_FILE) -> AgentConfig:
         raise DefinitionError(file, "file", f"is not TOML: {error}") from error
     _refuse_secrets(file, "", table)
     table = _dollars_to_micro(file, table)
-    empty = {key: {} for key in ("roles", "limits", "prices", "budget", "islands", "search")}
+    empty = {
+        key: {} for key in ("roles", "models", "limits", "prices", "budget", "islands", "search")
+    }
     whole = TableReader(file, "", {**empty, **table})
     config = AgentConfig(
-        roles=_roles(whole, table.get("roles", {})),
+        roles=read_roles(whole, table.get("roles", {})),
+        models=read_models(whole, table.get("models", {})),
         base_url=_base_url(whole),
         limits=_limits(whole.table("limits")),
         prices=_prices(whole),
         islands=_islands(whole.table("islands")),
     )
+    _check_thinking(whole, config)
     search = whole.table("search")
     config = replace(config, ahead=_within(search, "ahead", (0, _MOST_AHEAD), AHEAD))
     search.finish()
@@ -224,6 +181,20 @@ def parse_agent_config(text: str, file: str = AGENTS_FILE) -> AgentConfig:
     budget.finish()
     whole.finish()
     return replace(config, token_limit=tokens)
+
+
+def _check_thinking(whole: TableReader, config: AgentConfig) -> None:
+    """Refuses a model that may think more than it may say, in a role that it has."""
+    for role, chosen in config.roles.items():
+        for name in chosen.names:
+            asked = config.asked(role, name)
+            if asked.thinking is Thinking.BUDGET and asked.thinking_tokens >= asked.max_tokens:
+                table = f"models.{name}" if name in config.models else f"roles.{role}"
+                raise whole.error(
+                    f"{table}.thinking_tokens",
+                    f"is {asked.thinking_tokens}, expected less than max_tokens, which is "
+                    f"{asked.max_tokens} in the role {role}",
+                )
 
 
 def _refuse_secrets(file: str, prefix: str, table: Mapping[str, Any]) -> None:
@@ -289,69 +260,6 @@ def _base_url(reader: TableReader) -> str:
     if parts.username or parts.password:
         raise reader.error("base_url", "has a name or a password in it; use the environment")
     return text.rstrip("/")
-
-
-def _roles(whole: TableReader, raw: Any) -> dict[Role, RoleModel]:
-    made = _default_roles()
-    for name, reader in whole.tables("roles").items():
-        if name not in list(Role):
-            raise whole.error("roles", f"'{name}' is not one of {', '.join(Role)}")
-        made[Role(name)] = _role(reader, raw[name], made[Role(name)], Role(name))
-    return made
-
-
-def _role(reader: TableReader, raw: Mapping[str, Any], default: RoleModel, role: Role) -> RoleModel:
-    def flag(key: str) -> bool:
-        said = reader.flag(key)
-        return said if key in raw else bool(getattr(default, key))
-
-    model, *others = _models(reader, raw, default, role)
-    made = RoleModel(
-        model=model,
-        others=tuple(others),
-        max_tokens=reader.integer("max_tokens", minimum=1, default=default.max_tokens),
-        thinking=Thinking(reader.choice("thinking", list(Thinking), str(default.thinking))),
-        thinking_tokens=reader.integer(
-            "thinking_tokens", minimum=_LEAST_THINKING, default=default.thinking_tokens
-        ),
-        effort=reader.choice("effort", _EFFORTS) if "effort" in raw else default.effort,
-        strict_tools=flag("strict_tools"),
-        force_tools=flag("force_tools"),
-        cache=flag("cache"),
-    )
-    if made.thinking is Thinking.BUDGET and made.thinking_tokens >= made.max_tokens:
-        raise reader.error(
-            "thinking_tokens",
-            f"is {made.thinking_tokens}, expected less than max_tokens, which is {made.max_tokens}",
-        )
-    if "effort" not in raw:
-        reader.word("effort", "")  # a key that may be there
-    reader.finish()
-    return made
-
-
-def _models(
-    reader: TableReader, raw: Mapping[str, Any], default: RoleModel, role: Role
-) -> tuple[str, ...]:
-    """One model, or a list where a bandit chooses among them."""
-    model = reader.word("model", default.model)
-    if not model.strip():
-        raise reader.error("model", "is empty, expected the name of a model")
-    if "models" not in raw:
-        return (model,)
-    names = reader.words("models")
-    if role is not Role.SLOW:
-        raise reader.error("models", "only the slow path chooses among several; use model")
-    if "model" in raw:
-        raise reader.error("models", "there is a model, too; say one of the two")
-    if not names or any(name.split() != [name] for name in names):
-        raise reader.error("models", f"expected names of models, found {list(names)!r}")
-    if OFFLINE in names:
-        raise reader.error("models", f"'{OFFLINE}' is the search, which takes part anyway")
-    doubled = [name for name in names if names.count(name) > 1]
-    if doubled:
-        raise reader.error("models", f"'{doubled[0]}' is listed twice")
-    return names
 
 
 def _islands(reader: TableReader) -> IslandConfig:

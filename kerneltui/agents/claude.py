@@ -115,7 +115,7 @@ class ClaudeModel:
 
     def quote(self, call: ModelCall) -> tuple[str, int | None]:
         """The model that would be asked, and what one attempt may cost at most; None if nobody knows."""
-        model = self._config.roles[call.role].named(call.model)
+        model = self._config.asked(call.role, call.model)
         price = price_of(self._config.prices, model.model)
         if price is None:
             return model.model, None
@@ -172,7 +172,7 @@ class _Question:
         self._hear = hear
         self._stop = lambda: owner.closed or stop()
         self._limits = owner.config.limits
-        self._model: RoleModel = owner.config.roles[call.role].named(call.model)
+        self._model: RoleModel = owner.config.asked(call.role, call.model)
         self._price: ModelPrice | None = price_of(owner.config.prices, self._model.model)
         self._request = request_of(call, self._model)
         self._candidate = candidate_of(call.purpose)

@@ -16,7 +16,8 @@ from kerneltui.agents.agent_config import (
     load_agent_config,
     parse_agent_config,
 )
-from kerneltui.agents.model_port import Role, Usage
+from kerneltui.agents.claude_request import request_of
+from kerneltui.agents.model_port import ModelCall, Role, Turn, Usage
 from kerneltui.agents.pricing import SHIPPED_PRICES, ModelPrice, Rates, price_of
 from kerneltui.model.errors import DefinitionError
 
@@ -97,6 +98,46 @@ def test_every_default_model_has_a_price_and_a_budget():
     assert config.budget_micro_usd
 
 
+MIXED = """
+[roles.slow]
+models = ["large", "older", "local.small"]
+effort = "high"
+
+[models.older]
+thinking = "budget"
+thinking_tokens = 4000
+
+[models."local.small"]
+thinking = "off"
+max_tokens = 6000
+force_tools = true
+"""
+
+
+def test_each_model_of_a_role_thinks_in_its_own_way():
+    config = parse_agent_config(MIXED)
+    large = config.asked(Role.SLOW)
+    older, small = config.asked(Role.SLOW, "older"), config.asked(Role.SLOW, "local.small")
+    assert large == config.asked(Role.SLOW, "large") == config.roles[Role.SLOW]
+    assert (large.thinking, older.thinking, small.thinking) == (
+        Thinking.ADAPTIVE, Thinking.BUDGET, Thinking.OFF,
+    )  # fmt: skip
+    assert (older.thinking_tokens, older.max_tokens, older.force_tools) == (4000, 32_000, False)
+    assert (small.max_tokens, small.force_tools) == (6000, True)
+    assert {one.effort for one in (large, older, small)} == {"high"}  # the role's, for all
+    judge = config.with_model(Role.JUDGE, "older").asked(Role.JUDGE)
+    assert (judge.model, judge.thinking, judge.max_tokens) == ("older", Thinking.BUDGET, 8_000)
+
+
+def test_what_is_asked_of_the_server_is_the_models_own_thinking():
+    config = parse_agent_config(MIXED)
+    call = ModelCall(Role.SLOW, (), [Turn("user", "go")], (), model="older")
+    sent = request_of(call, config.asked(call.role, call.model))
+    assert sent["thinking"] == {"type": "enabled", "budget_tokens": 4000}
+    sent = request_of(call, config.asked(call.role, "local.small"))
+    assert sent["thinking"] == {"type": "disabled"} and sent["max_tokens"] == 6000
+
+
 SEVERAL = """
 [roles.slow]
 models = ["large", "small"]
@@ -174,6 +215,20 @@ def test_another_model_for_a_role():
         ('[roles.fast]\nthinking = "much"', "roles.fast.thinking: 'much' is not one of"),
         ('[roles.fast]\nthinking = "budget"\nmax_tokens = 9000', "expected less than max_tokens"),
         ("[roles.fast]\nthinking_tokens = 5", "expected at least 1024"),
+        (
+            '[models.x]\nthinking = "hard"',
+            "models.x.thinking: 'hard' is not one of default, adaptive",
+        ),
+        (
+            "[models.x]\nthinking_tokens = 5",
+            "models.x.thinking_tokens: is 5, expected at least 1024",
+        ),
+        ("[models.x]\nmodel = 'y'", "models.x.model: unknown key; known here: cache, effort"),
+        ("[models.'a b']\ncache = false", "'a b' is no name of a model"),
+        (
+            "[roles.judge]\nmodel = 'x'\n[models.x]\nthinking = 'budget'",
+            "models.x.thinking_tokens: is 16000, expected less than max_tokens, which is 8000 in the role",
+        ),
         ('[roles.fast]\neffort = ""', "roles.fast.effort: '' is not one of low"),
         ("[roles.fast]\ncache = 1", "roles.fast.cache: expected true or false"),
         ("[roles.fast]\nmodl = 1", "roles.fast.modl: unknown key"),
