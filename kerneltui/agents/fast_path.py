@@ -14,14 +14,29 @@ from kerneltui.model.candidate import AgentName, Candidate, Origin, Phase
 from kerneltui.model.directive import Backend
 from kerneltui.model.kernel import Kernel
 
-__all__ = ["MOST_TRIES", "OfflineFastPath", "from_library", "landing_point", "passed", "under_way"]
+__all__ = [
+    "MOST_TRIES",
+    "ONE_RANK",
+    "OfflineFastPath",
+    "from_library",
+    "landing_point",
+    "passed",
+    "under_way",
+]
 
+ONE_RANK = "one rank moves nothing: left to the slow path"
+"""What the fast path says where there is no other rank."""
 MOST_TRIES = 3
 """Evaluations of a kernel that end by a fault of the harness, before it is left to the human."""
 
 
 def landing_point(view: SearchView) -> Candidate | None:
-    """Returns the first candidate that is device-initiated, verified and measured, if any."""
+    """Returns the first candidate that is device-initiated, verified and measured, if any.
+
+    One rank has nothing to bring to another, so the search begins at the seed.
+    """
+    if view.state.ranks == 1:
+        return view.state.candidates.get(view.state.base)
     for candidate in view.state.candidates.values():
         device = candidate.directive is not None and candidate.directive.backend is not Backend.HOST
         if device and passed(candidate):
@@ -111,6 +126,8 @@ class OfflineFastPath:
     def status(self, view: SearchView) -> str:
         """Returns what the fast path does."""
         landed = landing_point(view)
+        if view.state.ranks == 1:
+            return ONE_RANK
         if landed is not None:
             return f"landed at {landed.id}"
         if self._running(view):

@@ -62,7 +62,7 @@ def gave_up(view: SearchView) -> bool:
 def hand_over(view: SearchView) -> HandOver | None:
     """Returns what is handed over, if the time has come and it was not told yet."""
     landed = landing_point(view)
-    if landed is None and not gave_up(view):
+    if view.state.ranks == 1 or (landed is None and not gave_up(view)):
         return None
     told = view.state.handover
     if told is not None and (told.candidate or landed is None):

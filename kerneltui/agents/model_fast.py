@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from kerneltui.agents.context import Material, Standing, body, standing
 from kerneltui.agents.evidence import candidate_evidence, history_text
-from kerneltui.agents.fast_path import landing_point, passed, under_way
+from kerneltui.agents.fast_path import ONE_RANK, landing_point, passed, under_way
 from kerneltui.agents.hand_over import (
     GRAPH,
     MOST_FRUITLESS,
@@ -121,12 +121,12 @@ class ModelFastPath:
     def status(self, view: SearchView) -> str:
         """Returns what the fast path does."""
         landed = landing_point(view)
+        if view.state.ranks == 1:
+            return ONE_RANK
         if landed is not None:
             return f"landed at {landed.id}"
         if self.thinker.busy:
             return f"thinking ({_stage(view)})"
-        if view.state.ranks == 1:
-            return "one rank moves nothing: left to the slow path"
         if self.gave_up(view):
             return f"gave up after {len(failures(view))} repairs; the slow path goes on"
         return "waits for the evaluation of its kernel"

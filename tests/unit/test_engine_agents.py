@@ -733,6 +733,27 @@ def test_a_message_and_ctrl_c_cut_the_thought_and_the_evaluation_goes_on(folder:
     assert state.steers[0].candidate == "c0004"
 
 
+@pytest.mark.parametrize("agents", ["claude", "offline"])
+def test_with_one_rank_the_search_waits_for_no_kernel_that_moves_data(
+    folder: Path, agents: str
+) -> None:
+    model = ScriptedModel([ModelFailure(FailureKind.REFUSED, "no")])
+    setup = EngineSetup(
+        Place(folder, WORKLOAD.parent / "gemm", exists=False),
+        Start("cuda", agents, 1, AcceptRule.AUTO, 4, None),
+        Options(undecided=None, leave_when_done=True),
+        lambda workload, spec: FakeEvaluator(),
+        take_signals=False,
+        make_model=lambda calls: model,
+    )
+    state, _, failure = run_engine(setup)
+    assert failure is None and state.ended == "the budget of 4 candidates is used"
+    made = [c for c in state.candidates.values() if c.id != state.base]
+    assert {c.agent for c in made} == {AgentName.SLOW}
+    assert made[0].seed_file == "gemm_sm90.cu" and Origin.TUNABLES in {c.origin for c in made[1:]}
+    assert state.handover is None
+
+
 def test_island_and_arm_of_a_proposal_are_in_its_commit_and_in_every_replay(folder: Path) -> None:
     state = run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, tunable("x", "1")]))
     made = state.candidates["c0003"]
