@@ -133,7 +133,7 @@ class ClaudeModel:
             ModelFailure: Nothing usable came.
             ValueError: The call itself is wrong: a tool with a schema that is not held here, or no question.
         """
-        for tool in call.tools:
+        for tool in call.in_request:
             check_schema(tool.schema)
         return _Question(self, call, hear, stop).answer()
 

@@ -34,7 +34,7 @@ def request_of(call: ModelCall, model: RoleModel) -> dict[str, Any]:
     if system:
         request["system"] = system
     if call.tools:
-        request["tools"] = [_tool(tool, strict=model.strict_tools) for tool in call.tools]
+        request["tools"] = [_tool(tool, strict=model.strict_tools) for tool in call.in_request]
         request["tool_choice"] = _choice(call, force=model.force_tools)
     if model.effort:
         request["output_config"] = {"effort": model.effort}

@@ -28,7 +28,7 @@ from kerneltui.agents.news import HandOver
 from kerneltui.agents.port import Proposal, SearchView
 from kerneltui.agents.prompt_files import prompt
 from kerneltui.agents.thinking import NothingProposed, Talk, Thinker
-from kerneltui.agents.tools import DESCRIBE, DIAGNOSE, directive_of
+from kerneltui.agents.tools import DESCRIBE, DIAGNOSE, PATHS, directive_of
 from kerneltui.agents.writing import Request, question, write
 from kerneltui.model.candidate import AgentName, Candidate, Origin, Phase
 from kerneltui.model.directive import Backend
@@ -279,6 +279,7 @@ def _analysis_call(plan: _Plan) -> ModelCall:
         [DESCRIBE],
         True,
         "analyse the seed",
+        shown=PATHS,
     )
 
 

@@ -159,6 +159,8 @@ class ModelCall:
         must_use: Whether the reply has to be a call of a tool.
         purpose: In a few words, for the log and the meter: "propose c0012", "repair c0012".
         model: Which of the role's models; empty is its first.
+        shown: All tools that stand in the request, those that may be called among them; none is `tools`. They
+            stand before the cached text, so calls that show the same ones share what the server has cached.
     """
 
     role: Role
@@ -168,6 +170,12 @@ class ModelCall:
     must_use: bool = False
     purpose: str = ""
     model: str = ""
+    shown: Sequence[Tool] = field(default_factory=_no_tools)
+
+    @property
+    def in_request(self) -> Sequence[Tool]:
+        """The tools as they stand in the request, in this order."""
+        return self.shown or self.tools
 
 
 @dataclass(frozen=True, slots=True)

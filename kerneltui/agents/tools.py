@@ -12,7 +12,7 @@ from kerneltui.agents.prompt_files import prompt_text
 from kerneltui.model.directive import Backend, Directive, Issuer, Placement, Sync
 from kerneltui.model.errors import RecordError
 
-__all__ = ["DESCRIBE", "DIAGNOSE", "NOTES", "PROPOSE", "directive_of"]
+__all__ = ["DESCRIBE", "DIAGNOSE", "NOTES", "PATHS", "PROPOSE", "directive_of"]
 
 _TEXT = {"type": "string"}
 
@@ -87,6 +87,9 @@ DESCRIBE = _tool(
     ["collectives", "directive"],
 )
 """The communication graph of a host-driven kernel."""
+
+PATHS = (DESCRIBE, PROPOSE)
+"""What stands in every question of the fast and the slow path, whichever of them it asks for."""
 
 DIAGNOSE = _tool("diagnose", {"diagnosis": _TEXT}, ["diagnosis"])
 """What the judge model answers with."""

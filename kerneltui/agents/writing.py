@@ -19,7 +19,7 @@ from kerneltui.agents.edits.tool_input import read_tool_input
 from kerneltui.agents.model_port import Block, ModelCall, Role, Turn
 from kerneltui.agents.prompt_files import phrase
 from kerneltui.agents.thinking import NothingProposed, Talk
-from kerneltui.agents.tools import PROPOSE, directive_of
+from kerneltui.agents.tools import PATHS, PROPOSE, directive_of
 from kerneltui.model.directive import Backend, Directive
 from kerneltui.model.errors import DefinitionError, RecordError
 from kerneltui.model.kernel import Kernel, parse_kernel
@@ -90,6 +90,7 @@ def question(request: Request, turns: Sequence[Turn] = (), purpose: str = "") ->
         True,
         purpose or request.purpose,
         request.model,
+        PATHS,
     )
 
 

@@ -52,7 +52,7 @@ def answers() -> list[Step]:
         edits=[{"search": ANCHOR, "replace": f"inline int idea() {{ return 1; }}\n{ANCHOR}"}],
     )
     return [
-        Step("describe", expect=("^tool describe$",), times=0, say=(describe,)),
+        Step("describe", expect=("Describe it with the tool",), times=0, say=(describe,)),
         Step("stage A", expect=("Stage A\\.",), times=0, say=(propose(**STAGE_A),)),
         Step("stage B", expect=("Stage B\\.",), times=0, say=(propose(**STAGE_B),)),
         Step("idea", expect=("evolve regions",), times=0, say=(idea,)),

@@ -45,9 +45,9 @@ def test_a_new_session_tells_the_contract_and_no_hidden_shape(
 def test_the_tools_are_those_of_the_question() -> None:
     fast = context("--target", "cpu", "--agent", "fast")
     assert "──── fast: analyse the seed" in fast
-    assert "──── tool describe" in fast and "──── tool propose" not in fast
+    assert "──── tool describe, about" in fast and "──── tool propose, not to be called" in fast
     slow = context("--session", str(BUNDLE), "--agent", "slow", "--target", "cpu")
-    assert "──── tool propose" in slow
+    assert "──── tool propose, about" in slow and "──── tool describe, not to be called" in slow
 
 
 def test_only_what_the_target_has_is_explained() -> None:

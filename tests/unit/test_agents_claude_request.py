@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +19,7 @@ from kerneltui.agents.claude_request import (
 )
 from kerneltui.agents.model_port import Block, FailureKind, ModelCall, Role, Turn
 from kerneltui.agents.secrets import Keys
+from kerneltui.agents.tools import DESCRIBE, PATHS, PROPOSE
 
 MODEL = RoleModel("m", max_tokens=100)
 TEXTS = st.sampled_from(["", "  ", "a", "longer text"])
@@ -38,6 +42,20 @@ def test_cached_context_ends_where_it_should(blocks: list[Block]):
     if last is not None:
         sent = sum(bool(block.text.strip()) for block in blocks[: last + 1])
         assert marks[-1:] == ([sent - 1] if sent else [])
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_questions_of_both_paths_begin_alike_whatever_tool_they_ask_for(force: bool):
+    model = replace(MODEL, force_tools=force)
+    system = (Block("the contract", cached=True),)
+    requests = [
+        request_of(ModelCall(role, system, [Turn("user", "go")], [tool], True, shown=PATHS), model)
+        for role, tool in ((Role.FAST, DESCRIBE), (Role.FAST, PROPOSE), (Role.SLOW, PROPOSE))
+    ]
+    assert len({json.dumps([sent["tools"], sent["system"]]) for sent in requests}) == 1
+    assert [tool["name"] for tool in requests[0]["tools"]] == ["describe", "propose"]
+    chosen = [sent["tool_choice"].get("name", "") for sent in requests]
+    assert chosen == (["describe", "propose", "propose"] if force else ["", "", ""])
 
 
 def test_a_note_leaves_what_is_before_it():

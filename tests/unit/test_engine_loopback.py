@@ -103,7 +103,7 @@ def endless_steps(pace_ms: int) -> list[Step]:
     """Answers to whatever both paths ask, however often they begin anew; the stream takes its time."""
     described = Say("tool", json.dumps(DESCRIBED), "describe")
     fast = [
-        Step("describe", expect=("^tool describe$",), times=0, say=(described,)),
+        Step("describe", expect=("Describe it with the tool",), times=0, say=(described,)),
         Step("stage A", expect=("Stage A\\.",), times=0, say=(propose(**STAGE_A),)),
         Step("stage B", expect=("Stage B\\.",), times=0, say=(propose(**STAGE_B),)),
     ]
@@ -150,9 +150,9 @@ def fast_steps(
     repair = "Repair it. Change what is wrong"
     diagnose = Say("tool", json.dumps({"diagnosis": "the flag comes before the data"}), "diagnose")
     return [
-        Step("busy", expect=("^tool describe$",), times=3, status=529,
+        Step("busy", expect=("Describe it with the tool",), times=3, status=529,
              error={"type": "overloaded_error", "message": "Overloaded"}),
-        Step("describe", expect=("^tool describe$",),
+        Step("describe", expect=("Describe it with the tool",),
              say=(Say("tool", json.dumps(described), "describe"),)),
         Step("cut", expect=("Stage A\\.",), cut="close", cut_after=5,
              say=(whole("asks for flags", marked(seed, "stage_a"), HOST),)),
