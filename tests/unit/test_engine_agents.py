@@ -698,6 +698,7 @@ def test_a_message_and_ctrl_c_cut_the_thought_and_the_evaluation_goes_on(folder:
     def cut_the_evaluation() -> None:
         terminal = Terminal(Place(folder, WORKLOAD, exists=True))
         told.append(terminal.ask(Interrupt())["data"])
+        terminal.wait(lambda s: s.candidates["c0003"].phase is Phase.INTERRUPTED)
         block.set()
         terminal.socket.close()
 
