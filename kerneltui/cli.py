@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from kerneltui.config import DEFAULT_CANDIDATES, parse_budget
 from kerneltui.headless.output import Exit
@@ -57,6 +58,20 @@ def _agents(wanted: str | None) -> str:
     return wanted or ("claude" if has_key else "offline")
 
 
+def _refuse_for_begun(session: Path, *, attaching: bool) -> None:
+    """Refuses options that a session which has begun would not follow."""
+    given = click.get_current_context().get_parameter_source
+    reasons = {
+        "seed": "a session keeps its seed; take --new for another session",
+        "budget": "the session has begun; /budget 10m on its steer line changes that",
+    }
+    if attaching:
+        reasons["agents"] = "its engine is running; quit that one first"
+    for name, reason in reasons.items():
+        if given(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{_short(session)}: --{name} is of no effect: {reason}")
+
+
 @cli.command(
     "open",
     short_help="Attach to a session, resume one, or start one.",
@@ -91,13 +106,15 @@ def open_command(
     _need_terminal("open", "use 'kerneltui tune' for a run without one")
     if what.is_file():
         return _replay_screen(what, None)
-    from kerneltui.engine.launcher import Launch, launch_engine
+    from kerneltui.engine.launcher import Launch, launch_engine, running
     from kerneltui.engine.place import default_target, find_place
     from kerneltui.tui import run
 
     place = find_place(what, session=session, new=new, target=target)
     if place.workload is None and not place.exists:
         raise OpeningFailed(f"{what}: no workload was found")
+    if place.exists:
+        _refuse_for_begun(place.session, attaching=running(place))
     chosen = target or default_target(place)
     mode = "" if place.exists and agents is None else _agents(agents)
     launch = Launch(chosen, mode, seed, "none", None, budget)
@@ -106,6 +123,7 @@ def open_command(
         readonly=readonly,
         replay=False,
         step=None,
+        session=place.session,
     )
     if quit_.message:
         click.echo(quit_.message, err=True)

@@ -391,6 +391,7 @@ class Tuner:
 
     def _end(self, reason: str) -> None:
         self.recorder.record(SearchEnded(at=now_ns(), reason=reason))
+        self._proposing.interrupt()  # nothing would come of what is still being paid for
         if self.options.leave_when_done:
             self._stopped = reason
 

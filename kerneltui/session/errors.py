@@ -38,7 +38,7 @@ class SessionLocked(SessionError):
     def __init__(self, path: str, pid: int) -> None:
         holder = f"process {pid}" if pid else "another process"
         super().__init__(
-            f"{path}: {holder} is writing this session; attach to it, or open it read-only"
+            f"{path}: {holder} is writing this session; see it with: kerneltui open {path}"
         )
         self.pid = pid
 

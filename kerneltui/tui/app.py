@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from kerneltui.tui.client import EngineLink
     from kerneltui.tui.feed import Feed
+    from kerneltui.tui.interrupting import Interrupting
     from kerneltui.tui.messages import (
         Connected,
         ConnectFailed,
@@ -43,8 +44,6 @@ __all__ = ["Connect", "KernelTui", "OpenLink"]
 
 Connect = Callable[[Callable[[str], None]], str]
 OpenLink = Callable[[str], "Awaitable[EngineLink]"]
-
-_TWICE_NS = 2_000_000_000
 
 
 def _actions() -> type[Provider]:
@@ -74,6 +73,7 @@ class KernelTui(App[Quit], inherit_bindings=False):
         clock: Callable[[], int] = time.time_ns,
         monotonic: Callable[[], int] = time.monotonic_ns,
         clipboard_folder: Path | None = None,
+        session: Path | None = None,
     ) -> None:
         super().__init__()
         self.use_command_palette = True
@@ -85,12 +85,12 @@ class KernelTui(App[Quit], inherit_bindings=False):
         self.clock = clock
         self.monotonic = monotonic
         self.clipboard_folder = clipboard_folder
+        self.session = session
         self._base: PanelScreen | None = None
         self.feed: Feed
         self.sources: Sources
         self.reports: Reports
-        self._interrupted: int | None = None
-        self._cut = False
+        self._interrupting: Interrupting | None = None
         self._shown_title = ""
         self.register_theme(DARK_THEME)
         self.register_theme(ANSI_THEME)
@@ -253,39 +253,11 @@ class KernelTui(App[Quit], inherit_bindings=False):
             self._driver.write(f"\x1b]0;{clean(title)}\x07")
 
     async def interrupt(self) -> None:
-        """Ends a thought or the running evaluation; a second time within two seconds asks about quitting.
+        """Ends a thought or the running evaluation, or asks about quitting."""
+        from kerneltui.tui.interrupting import Interrupting
 
-        Where a thought was cut under an evaluation, the second time ends that, and the third one asks.
-        """
-        now = self.monotonic()
-        screen = self.base
-        soon = self._interrupted is not None and now - self._interrupted < _TWICE_NS
-        rest, self._cut = soon and self._cut, False
-        if soon and not rest:
-            self._interrupted = None
-            self.ask_quit()
-            return
-        self._interrupted = now
-        if screen is None:
-            return
-        if not self.feed.snapshot.may_decide:
-            screen.say("ctrl+c again to quit")
-            return
-        screen.say("interrupting; ctrl+c again to quit")
-        at_agents = screen.focused_panel in ("agents", "steer")
-        self.run_worker(self._interrupt(rest=rest, at_agents=at_agents), group="command")
-
-    async def _interrupt(self, *, rest: bool, at_agents: bool) -> None:
-        """Asks for the end of what runs, and says what the engine ends: it alone knows."""
-        from kerneltui.model.command import First, Interrupt
-
-        first = First.THOUGHTS if at_agents else First.UNHEARD
-        reply = await self.feed.ask(Interrupt(First.EVALUATION if rest else first))
-        text = reply.error or str(reply.data.get("text") or "interrupting")
-        left = "" if reply.error else str(reply.data.get("left") or "")
-        self._cut = bool(left)
-        if self.base is not None:
-            self.base.say(f"{text}; ctrl+c again to {f'end {left}' if left else 'quit'}")
+        self._interrupting = self._interrupting or Interrupting(self)
+        self._interrupting.press()
 
     def ask_quit(self) -> None:
         """Asks whether the engine stops; a terminal that cannot decide just leaves."""

@@ -187,7 +187,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("unmark", (), "unmark", "take all marks away", _T),
     Action("notes.edit", ("E",), "notes", "edit the lab notes in $EDITOR", _T, "WriteNotes"),
-    Action("timeline", ("T",), "timeline", "look at the session step by step", _T),
+    Action("timeline", ("T",), "timeline", "replay the session up to now, step by step", _T),
     Action("engine.take_over", (), "take over", "make this terminal decide", _T, "TakeOver"),
     Action("engine.reconnect", (), "reconnect", "connect to the engine again", _T),
     # Replay

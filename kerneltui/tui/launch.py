@@ -32,6 +32,7 @@ def run(
     step: int | None = None,
     open_link: OpenLink | None = None,
     clipboard_folder: Path | None = None,
+    session: Path | None = None,
 ) -> Quit:
     """Shows the terminal until the user leaves it, and says how it ended.
 
@@ -46,6 +47,7 @@ def run(
         step: The step of a replay to begin with; the last one if None.
         open_link: How to reach the socket; over a Unix socket if None.
         clipboard_folder: Where copies are written as well; the socket's folder if None.
+        session: Folder of the session, so that it can be replayed from inside; None if there is none.
     """
     if os.environ.get("TERM", "") in ("dumb", "unknown"):
         return Quit(exit_code=2, message="TERM=dumb cannot show the terminal; use kerneltui tune")
@@ -69,5 +71,6 @@ def run(
         replay=replay,
         step=step,
         clipboard_folder=clipboard_folder,
+        session=session,
     )
     return app.run() or Quit(exit_code=app.return_code or 0)

@@ -180,6 +180,18 @@ def test_the_editor_has_the_screen_and_gives_it_back(tmux: Tmux, tmp_path: Path)
     tmux.shows("1 Candidates")
 
 
+def test_a_replay_has_the_screen_and_gives_it_back(tmux: Tmux) -> None:
+    tmux.start("--session", str(ROOT / "sessions" / "gemm_allgather-cpu.bundle"), size=(120, 40))
+    tmux.shows("1 Candidates")
+    tmux.keys("T")
+    tmux.shows("1 Events")
+    tmux.shows("step 238 of 238")
+    tmux.keys("q")
+    tmux.shows("1 Candidates")
+    tmux.keys("T")
+    tmux.shows("1 Events")
+
+
 def test_models_have_room_are_followed_and_lab_notes_go_through_the_editor(
     tmux: Tmux, tmp_path: Path
 ) -> None:

@@ -349,6 +349,7 @@ def main() -> int:
     parser.add_argument(
         "--delay", type=float, default=0.0, help="seconds the engine takes to start"
     )
+    parser.add_argument("--session", type=Path, help="what T replays")
     parser.add_argument("--commands", help="append the commands that come to this file")
     options = parser.parse_args()
     if options.commands:
@@ -388,7 +389,7 @@ def main() -> int:
         ready.wait()
         return str(path)
 
-    ended = run(connect, readonly=options.readonly, replay=options.replay)
+    ended = run(connect, readonly=options.readonly, replay=options.replay, session=options.session)
     if ended.message:
         print(ended.message)
     print(f"stop_engine={ended.stop_engine}")

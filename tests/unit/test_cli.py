@@ -252,6 +252,30 @@ def test_a_session_does_not_change_its_target(kerneltui: Kerneltui, session: Pat
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("--seed 7", "a session keeps its seed; take --new for another session"),
+        ("--budget 10m", "/budget 10m on its steer line changes that"),
+        ("--agents offline", "its engine is running; quit that one first"),
+    ],
+)
+def test_options_that_a_begun_session_would_not_follow_are_refused(
+    kerneltui: Kerneltui,
+    session: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: str,
+    says: str,
+):
+    monkeypatch.setattr("kerneltui.cli._need_terminal", lambda *_: None)
+    monkeypatch.setattr("kerneltui.engine.launcher.running", lambda _: True)
+    option, value = given.split()
+    result = kerneltui("open", session, option, value)
+    assert result.code == 2
+    assert f"{option} is of no effect: " in result.error
+    assert says in result.error
+
+
 # -- replay and bundle
 
 

@@ -38,7 +38,7 @@ from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
 from kerneltui.model.agent_event import HandedOver, ModelCallEnded, ModelCallStarted, ProposalFailed
 from kerneltui.model.candidate import AgentName, Failure, Origin, Phase
-from kerneltui.model.command import ChooseModel, Interrupt, Steer, StopEngine, WriteNotes
+from kerneltui.model.command import ChooseModel, Interrupt, SetBudget, Steer, StopEngine, WriteNotes
 from kerneltui.model.event import (
     AcceptRule,
     BudgetSet,
@@ -51,6 +51,7 @@ from kerneltui.model.event import (
     ModelChosen,
     NotesWritten,
     PauseSet,
+    SearchEnded,
     SteerDelivered,
     Steered,
 )
@@ -174,13 +175,14 @@ def run(
     alone: bool = True,
     agents: str = "claude",
     rule: AcceptRule = AcceptRule.AUTO,
+    leave: bool = True,
 ) -> State:
     place = Place(folder, WORKLOAD, exists=(folder / ".git").exists())
     start = Start("cpu", agents, 1, rule, candidates, None, micro_usd=money)
     setup = EngineSetup(
         place,
         start,
-        Options(undecided=None, leave_when_done=True),
+        Options(undecided=None, leave_when_done=leave),
         lambda workload, spec: evaluator or FakeEvaluator(),
         take_signals=False,
         make_model=lambda calls: model,
@@ -888,27 +890,41 @@ def test_a_models_crossover_is_no_point_of_the_search(folder: Path) -> None:
         assert search.refusals() == refused
 
 
+class Endless(ScriptedModel):
+    """Answers only when it is told to stop; `before` runs meanwhile."""
+
+    def ask(
+        self, call: ModelCall, hear: Callable[[Chunk], None], stop: Callable[[], bool]
+    ) -> ModelReply:
+        threading.Thread(target=self.before).start()
+        while not stop():
+            threading.Event().wait(0.01)
+        hear(Chunk(ChunkKind.TEXT, "cut in the mid"))
+        cut = Usage(100, 5)
+        raise ModelFailure(FailureKind.STOPPED, "stopped", usage=cut, micro_usd=1_234)
+
+
+def test_the_end_of_the_search_ends_what_is_thought(folder: Path) -> None:
+    def no_more_time() -> None:
+        terminal = Terminal(Place(folder, WORKLOAD, exists=True))
+        terminal.ask(SetBudget(None, 1))
+        terminal.wait(lambda state: state.calls["1"].outcome)
+        terminal.ask(StopEngine())
+        terminal.socket.close()
+
+    state = run(folder, Endless([DESCRIBED], before=no_more_time), leave=False)
+    assert "minutes is used" in state.ended
+    ends = [event for event in events_of(folder) if isinstance(event, ModelCallEnded | SearchEnded)]
+    assert [type(event) for event in ends] == [SearchEnded, ModelCallEnded]
+
+
 def test_a_call_that_a_clean_stop_cuts_is_booked_with_what_it_has_cost(folder: Path) -> None:
-    @dataclass
-    class Endless(ScriptedModel):
-        """Answers only when it is told to stop."""
-
-        def ask(
-            self, call: ModelCall, hear: Callable[[Chunk], None], stop: Callable[[], bool]
-        ) -> ModelReply:
-            threading.Thread(target=end).start()
-            while not stop():
-                threading.Event().wait(0.01)
-            hear(Chunk(ChunkKind.TEXT, "cut in the mid"))
-            cut = Usage(100, 5)
-            raise ModelFailure(FailureKind.STOPPED, "stopped", usage=cut, micro_usd=1_234)
-
     def end() -> None:
         terminal = Terminal(Place(folder, WORKLOAD, exists=True))
         terminal.ask(StopEngine())
         terminal.socket.close()
 
-    state = run(folder, Endless([DESCRIBED]))
+    state = run(folder, Endless([DESCRIBED], before=end))
     assert [call.outcome for call in state.calls.values()] == ["stopped"]
     assert state.spent().micro_usd == 1_234
     events = events_of(folder)

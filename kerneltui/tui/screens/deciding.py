@@ -35,6 +35,7 @@ from kerneltui.tui import decide
 from kerneltui.tui.decide import Displayed
 from kerneltui.tui.editor import EditorError, edit_text
 from kerneltui.tui.layout import Panel
+from kerneltui.tui.replaying import replay_session
 from kerneltui.tui.screens.dialogs import Choice, ChoiceDialog, NoteDialog
 from kerneltui.tui.screens.panels import Handler
 from kerneltui.tui.screens.reporting import has_gpus
@@ -60,7 +61,7 @@ class Deciding:
     def refusal(self, id_: str) -> str:
         """Returns why an action cannot be done now, or nothing."""
         screen = self._screen
-        snapshot, state = screen.snapshot, screen.snapshot.state
+        snapshot = screen.snapshot
         now = screen.owner.monotonic()
         match id_:
             case "candidate.accept" | "candidate.accept_rule":
@@ -80,7 +81,7 @@ class Deciding:
             case "engine.reconnect":
                 return "" if snapshot.link.status == "gone" else "the engine is connected"
             case "timeline":
-                return "leave the session and run: kerneltui replay " + (state.session or "SESSION")
+                return "" if screen.owner.session else "it is not known where the session lies"
             case _:
                 return screen.may_send() if id_ in _SENDING else ""
 
@@ -152,7 +153,7 @@ class Deciding:
             "steer.newer": lambda: screen.steer.recall(1),
             "steer.mode": self.mode,
             "steer.leave": lambda: screen.focus_panel(screen.body_panel),
-            "timeline": lambda: None,
+            "timeline": self.timeline,
             "engine.take_over": lambda: self.send(TakeOver(), "take over"),
             "engine.reconnect": screen.owner.reconnect,
         }
@@ -321,12 +322,25 @@ class Deciding:
         """Replaces the lab notes."""
         self.send(WriteNotes(text), "lab notes")
 
+    def timeline(self) -> None:
+        """Hands the terminal to a replay of the session as it is recorded up to now."""
+        session = self._screen.owner.session
+        if session is None:
+            return
+        problem = self._handed_over(lambda: replay_session(session))
+        if problem:
+            self._screen.say(problem)
+
     def _in_editor(self, text: str, name: str) -> str | None:
+        return self._handed_over(lambda: self._edited(text, name))
+
+    def _handed_over(self, use: Callable[[], str | None]) -> str | None:
+        """What a program gives that has the terminal meanwhile."""
         try:
             with self._screen.app.suspend():
-                return self._edited(text, name)
+                return use()
         except SuspendNotSupported:
-            self._screen.say("this terminal cannot be handed to an editor")
+            self._screen.say("this terminal cannot be handed to another program")
             return None
 
     def _edited(self, text: str, name: str) -> str | None:
