@@ -98,6 +98,9 @@
 // Whether a CTA's tiles go along K forwards and backwards in turn. Its next tile has the same rows of A, of
 // which the last steps over K are still in the L2 cache.
 // kerneltui: runtime TURN_K in 0 1 default 1
+// How many quarters of a tile's main loop a cluster's loads may be ahead of the mean; 0: any number. Clusters
+// that drift apart along K find less of each other in the L2 cache.
+// kerneltui: runtime LEAD in 0 1 2 4 default 0
 // Column tiles of one copy, if BACKEND is copy_engine; 0: whole rows.
 // kerneltui: runtime BAND in 0 2 4 8 16 default 8
 
@@ -187,6 +190,9 @@ struct Params {
     int stagger; /* whether warpgroups and CTAs begin at different times */
     int band, bands;
     bool turn_k;
+    int lead;
+    uint64_t *begun; /* quarters of main loops, by all clusters in all calls */
+    uint64_t calls;  /* before this one */
 };
 
 /* ---- The machine. --------------------------------------------------------------------------------- */
@@ -463,14 +469,50 @@ struct Ring {
     }
 };
 
+/* Holds a cluster's loads back that are too far ahead of the mean. */
+struct Lead {
+    static constexpr int pieces = 4; /* of a main loop */
+
+    const Params &p;
+    int clusters, all; /* pieces that each cluster begins in a call, or adds at its end */
+    int own;
+
+    __device__ __forceinline__ void begin() {
+        add(1);
+        const int64_t least = int64_t(++own - p.lead) * clusters;
+        if (least <= 0) return;
+        const uint64_t before = p.calls * uint64_t(clusters) * uint64_t(all);
+        for (uint64_t seen = 0;;) {
+            asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(p.begun) : "memory");
+            if (seen >= before + uint64_t(least)) return;
+            __nanosleep(50);
+        }
+    }
+
+    __device__ __forceinline__ void end() {
+        if (own < all) add(all - own);
+    }
+
+    __device__ __forceinline__ void add(int count) {
+        asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(p.begun), "l"(uint64_t(count))
+                     : "memory");
+    }
+};
+
 /* Loads `count` steps over K of this CTA's tile of A and its part of the cluster's tile of B. */
 template <class T>
 __device__ __forceinline__ void load_tile(const Params &p, const typename T::Shared &s, Ring &stage,
-                                          const Item &item, int first_k, int count, bool back, int rank) {
+                                          const Item &item, int first_k, int count, bool back, int rank,
+                                          Lead *lead) {
     const int row = (item.m * cluster + rank) * tile_m;
     const int boxes = (item.half ? T::boxes_n / 2 : T::boxes_n) / cluster;
     const uint32_t bytes = a_bytes + (item.half ? T::b_bytes / 2 : T::b_bytes);
+    int piece = 0;
     for (int i = 0; i < count; ++i) {
+        if (lead && i == int(int64_t(count) * piece / Lead::pieces)) {
+            lead->begin();
+            ++piece;
+        }
         const int k = first_k + (back ? count - 1 - i : i);
         barrier_wait(&s.barriers->empty[stage.index], stage.parity);
         uint64_t *full = &s.barriers->full[stage.index];
@@ -496,13 +538,17 @@ __device__ __forceinline__ void load_tiles(const Params &p, const typename T::Sh
                                            int step, int k_tiles, int rank) {
     Ring stage{0, 1}; /* the ring begins empty */
     bool back = false;
+    Lead lead{p, step, (p.items + step - 1) / step * Lead::pieces, 0};
+    const bool leads = p.lead > 0 && rank == 0 && k_tiles >= Lead::pieces;
     for (int index = first; index < p.items; index += step) {
-        load_tile<T>(p, s, stage, item_at<T>(p, index), 0, k_tiles, back, rank);
+        load_tile<T>(p, s, stage, item_at<T>(p, index), 0, k_tiles, back, rank, leads ? &lead : nullptr);
         back = back != p.turn_k;
     }
+    if (leads) lead.end();
     const Part part = part_of<T>(p, first, k_tiles);
     if (part.count)
-        load_tile<T>(p, s, stage, tile_at<T>(p, p.whole + part.tile), part.first_k, part.count, back, rank);
+        load_tile<T>(p, s, stage, tile_at<T>(p, p.whole + part.tile), part.first_k, part.count, back, rank,
+                     nullptr);
 }
 
 /* One thread stores the boxes of one consumer warpgroup. */
@@ -890,7 +936,7 @@ struct State {
     std::vector<Params> params; /* of every set */
     uint64_t *epoch_word;       /* scratch */
     unsigned *counters;         /* scratch */
-    unsigned calls;             /* so far: counters grow by a known number in each */
+    unsigned calls;             /* so far: what counts grows by a known number in each */
     WaitFunction wait_value;
     cudaEvent_t begun, pushed;
 };
@@ -906,7 +952,9 @@ int fail(const kt_context *ctx, const char *what, cudaError_t error) {
     return fail(ctx, text);
 }
 
-/* Scratch: epoch word, counters, flags of the sums; behind them the sums, a tile for each CTA. */
+/* Scratch: epoch word, how far all are, counters, flags of the sums; behind them the sums, a tile for each
+ * CTA. */
+constexpr uint64_t begun_at = 128;
 constexpr uint64_t counters_at = 4096;
 constexpr uint64_t sum_flags_at = 57344;
 constexpr uint64_t sums_at = 65536;
@@ -1009,6 +1057,8 @@ int fill_params(State &s, EncodeFunction function) {
         p.stagger = int(kt_value(ctx->tunables, ctx->tunable_count, "STAGGER", 1));
         p.bands = (p.tiles_n + p.band - 1) / p.band;
         p.turn_k = kt_value(ctx->tunables, ctx->tunable_count, "TURN_K", 1) != 0;
+        p.lead = int(kt_value(ctx->tunables, ctx->tunable_count, "LEAD", 0));
+        p.begun = reinterpret_cast<uint64_t *>(static_cast<char *>(ctx->scratch) + begun_at);
         p.mine = ctx->signals[ctx->rank];
         p.flags = s.flags;
         p.counters = s.counters;
@@ -1131,8 +1181,8 @@ int enqueue_copies(State &s, const Params &p, const kt_tensor *c, cudaStream_t s
 int run_fused(State &s, uint32_t set, uint64_t epoch, cudaStream_t stream) {
     Params &p = s.params[set];
     p.epoch = epoch;
+    p.calls = s.calls++;
     if (backend == lsa) return launch(s, p, stream);
-    ++s.calls;
     const cudaStream_t side = static_cast<cudaStream_t>(s.ctx->side_streams[0]);
     epoch_kernel<<<1, 1, 0, stream>>>(s.epoch_word, epoch);
     cudaError_t error = cudaEventRecord(s.begun, stream);
