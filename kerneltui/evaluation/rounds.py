@@ -104,10 +104,12 @@ class ShapeRounds:
     def conflict(self) -> str:
         """A contradiction between clocks in many of the candidate's bursts, or nothing.
 
-        Some may be the machine's doing: a stolen moment between two readings.
+        Some may be the machine's doing, a stolen moment between two readings: about as many as the incumbent
+        has beside it.
         """
         found = [burst.conflict for burst in self.candidate if burst.conflict]
-        return found[0] if len(found) > max(1, len(self.candidate) // 4) else ""
+        chance = sum(bool(burst.conflict) for burst in self.incumbent)
+        return found[0] if len(found) - chance > max(1, len(self.candidate) // 4) else ""
 
     def hidden_ns(self) -> float:
         """Time that the engine's clock saw and the candidate's samples did not, beyond the incumbent's.

@@ -34,6 +34,15 @@ def test_a_few_conflicts_of_clocks_are_chance_and_a_quarter_is_not() -> None:
     assert many.conflict == "clocks disagree"
 
 
+def test_conflicts_that_the_incumbent_has_beside_it_are_the_machines() -> None:
+    both = rounds([1] * 4, [1] * 4)
+    both.candidate[:2] = [burst(1, conflict="clocks disagree")] * 2
+    both.incumbent[1] = burst(1, conflict="clocks disagree")
+    assert both.conflict == ""
+    both.candidate[2] = burst(1, conflict="clocks disagree")
+    assert both.conflict == "clocks disagree"
+
+
 def test_hidden_time_is_what_the_engine_saw_beyond_the_incumbent() -> None:
     part = ShapeRounds("s", 1, [burst(1, gap_ns=5 * MS)], [burst(1, gap_ns=MS)], [None])
     assert part.hidden_ns() == 4 * MS
