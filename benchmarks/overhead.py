@@ -6,7 +6,7 @@
 For each candidate, in seconds: wall time from the start of its evaluation to its result; compiling; making
 sure that it is right (fresh inputs, calls and comparisons of the verification); time inside calls of the
 timing; and the rest, which is the harness: processes, memory, fresh inputs between samples, requests to
-ranks, git. Bar (DESIGN 13): the rest is at most 1.5 s a candidate on the CPU. What an acceptance costs
+ranks, git. Bar: the rest is at most 1.5 s a candidate on the CPU. What an acceptance costs
 (confirmation in fresh processes, the noise of the new incumbent) is a column of its own.
 """
 

@@ -1,4 +1,4 @@
-"""Measures the terminal against DESIGN 13: first frame, and key to paint while the machine works.
+"""Measures the terminal against its bars: first frame, and key to paint while the machine works.
 
 Runs the terminal over a fake engine in a pseudo-terminal of its own, with as many busy processes as
 there are cores to stand for a candidate that compiles and runs. Prints one JSON line a measurement.

@@ -29,10 +29,16 @@ from kerneltui.agents.prompt_files import phrase, prompt
 from kerneltui.model.candidate import AgentName
 from kerneltui.model.directive import Backend
 
-__all__ = ["Material", "Standing", "body", "standing", "visible"]
+__all__ = ["PYTHON", "Material", "Standing", "body", "standing", "visible"]
 
 _HIDDEN = re.compile(r"\s*tags\s*=.*[\"']hidden[\"']")
 _WRONG_ANSWERS = re.compile(r"^(?=# --- Answers|MUTANTS\b)", re.MULTILINE)
+
+
+PYTHON = "python"
+"""The language of the fence around kernels in Python; all others are CUDA or C++."""
+_IN_CPP = {"comment": "//", "value": "#define NAME value", "read": "ctx->tunables"}
+_IN_PYTHON = {"comment": "#", "value": "NAME = value", "read": "context.tunables"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ class Material:
             ranks=ranks,
             workload=visible(folder.joinpath("workload.toml").read_text(encoding="utf-8")),
             reference=_WRONG_ANSWERS.split(reference, maxsplit=1)[0],
-            language="python" if file.endswith(".py") else "cpp",
+            language=PYTHON if file.endswith(".py") else "cpp",
         )
 
 
@@ -110,12 +116,15 @@ def standing(material: Material, view: SearchView, notes: str = "") -> Standing:
     contract = files("kerneltui").joinpath("include", "kerneltui", "kernel.h").read_text("utf-8")
     environment = view.state.environment
     ways = ways_on(material.target, material.ranks, environment, view.state.constraints)
+    python = material.language == PYTHON
     general = "\n\n".join(
         [
             prompt("system", target=material.target, ranks=material.ranks),
             f"## kernel.h\n\n{fenced(contract, 'c')}",
+            *([f"## Kernels in Python\n\n{prompt('python')}"] if python else []),
             f"## Moving data\n\n{ways.overview()}",
             f"## The directive\n\n{prompt('directive')}",
+            f"## Declarations\n\n{prompt('declarations', **(_IN_PYTHON if python else _IN_CPP))}",
         ]
     )
     machine = "\n".join(f"- {key}: {value}" for key, value in environment.items())

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from kerneltui.agents.context import Material, Standing, body, standing
+from kerneltui.agents.context import PYTHON, Material, Standing, body, standing
 from kerneltui.agents.evidence import candidate_evidence, history_text
 from kerneltui.agents.fast_path import ONE_RANK, landing_point, passed, under_way
 from kerneltui.agents.hand_over import (
@@ -232,7 +232,9 @@ class ModelFastPath:
     def _stage_question(self, plan: _Plan) -> str:
         fields: dict[str, object] = {"graph": self._described["graph"], "body": plan.body}
         if plan.stage == "stage A":
-            return prompt("fast_stage_a", **fields)
+            python = self.material.language == PYTHON
+            name = "requirements" if python else "kerneltui_requirements"
+            return prompt("fast_stage_a", requirements=name, **fields)
         return prompt("fast_stage_b", directive=self._described["directive"], **fields)
 
     def _describe(self, talk: Talk, plan: _Plan) -> None:

@@ -36,7 +36,7 @@ from kerneltui.search.strategy import Move, Strategy
 
 __all__ = ["OfflineSlowPath", "kernel_space"]
 
-# A screened-out candidate was at least this much slower than the incumbent (DESIGN 9).
+# A screened-out candidate was at least this much slower than the incumbent.
 _SCREENED = math.log(1.5)
 
 

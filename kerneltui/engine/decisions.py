@@ -1,4 +1,4 @@
-"""Decisions: accept, reject, undo, redo, by the human or by a rule (DESIGN 1.5, 6).
+"""Decisions: accept, reject, undo, redo, by the human or by a rule.
 
 A decision binds to the commit that was displayed; an acceptance puts exactly the candidate's tree on
 `main`; undo is another event.

@@ -1,6 +1,6 @@
 """The lab notes of a session: `notes.md`, which the human may edit and agents read.
 
-`main` only ever holds the tree of a candidate (DESIGN 6), so an edit is an event of its own: a commit of the
+`main` only ever holds the tree of a candidate, so an edit is an event of its own: a commit of the
 journal. It is folded into the state, and the text stands in the tree of every candidate from then on.
 """
 

@@ -1,4 +1,4 @@
-"""What is held against a proposal before anything is spent on it (DESIGN 7, 9: the patch stage)."""
+"""What is held against a proposal before anything is spent on it: the patch stage."""
 
 from __future__ import annotations
 

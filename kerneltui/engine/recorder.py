@@ -1,6 +1,6 @@
 """The one way in which something becomes part of a session.
 
-Order of writing (DESIGN 6): objects, candidate ref, note, journal last. The state is folded from the
+Order of writing: objects, candidate ref, note, journal last. The state is folded from the
 bytes that the journal keeps, never from the object in memory.
 """
 

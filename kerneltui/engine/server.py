@@ -1,4 +1,4 @@
-"""The engine's socket: any number of clients, one of which may decide (DESIGN 4)."""
+"""The engine's socket: any number of clients, one of which may decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Screening, benchmark and confirmation: from rounds to a measurement (DESIGN 9)."""
+"""Screening, benchmark and confirmation: from rounds to a measurement."""
 
 from __future__ import annotations
 

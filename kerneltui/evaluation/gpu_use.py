@@ -24,7 +24,7 @@ Readings = Callable[[], tuple[GpuReading, ...]]
 _COUNTED_NS = 1_000_000_000
 """An energy counter is renewed every 20 to 100 ms: over a second it is right within a tenth."""
 
-_SLOW_NS = 2_000_000  # of a reading; a sample has 3 ms of work or more
+_SLOW_NS = 2_000_000  # of a reading; a sample has 2 ms of work or more
 _HELD_SHARE = 0.01  # of the time between two readings
 _APART = 0.5  # of the rounds
 

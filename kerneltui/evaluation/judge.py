@@ -1,4 +1,4 @@
-"""The judge: makes inputs and expected values, compares raw memory, keeps the secrets (DESIGN 4, 9).
+"""The judge: makes inputs and expected values, compares raw memory, keeps the secrets.
 
 A process of its own, started by `judge_client`. It never loads candidate code, and the only things
 that it shares with ranks are their buffers: memfds of the engine, or device memory that it makes itself.

@@ -1,4 +1,4 @@
-"""The evaluation as the engine uses it: what outlives a candidate, and who is to blame (DESIGN 9).
+"""The evaluation as the engine uses it: what outlives a candidate, and who is to blame.
 
 `start` and `close` belong to the main thread; everything else to one evaluation thread; `interrupt` may
 come from any.

@@ -1,4 +1,4 @@
-"""Rounds: samples of candidate, incumbent and reference in turn, reduced to paired log-ratios (DESIGN 9).
+"""Rounds: samples of candidate, incumbent and reference in turn, reduced to paired log-ratios.
 
 A sample is the time from the first rank's start to the last rank's end, over the number of calls: the
 slowest rank counts. A round has `kept` samples of each lane, taken in turn and in alternating order

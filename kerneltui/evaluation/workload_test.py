@@ -1,4 +1,4 @@
-"""The test of the workload before a session: it must tell right from wrong answers (DESIGN 7).
+"""The test of the workload before a session: it must tell right from wrong answers.
 
 Wrong answers must be refused and right ones pass: in the judge, kept by the workload's hash. And a kernel
 that is broken on purpose must fail through the real build, ranks and judge, every time: that shows that

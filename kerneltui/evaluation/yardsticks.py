@@ -1,4 +1,4 @@
-"""What candidates are held against on all shapes, and how it changes with the incumbent (DESIGN 9)."""
+"""What candidates are held against on all shapes, and how it changes with the incumbent."""
 
 from __future__ import annotations
 

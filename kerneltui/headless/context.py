@@ -112,7 +112,8 @@ def _print(call: ModelCall) -> None:
         total += _section(f"{call.role}: {call.purpose}", turn.text)
     for tool in call.in_request:
         aside = "" if tool in call.tools else ", not to be called here"
-        total += _section(f"tool {tool.name}{aside}", json.dumps(tool.schema, indent=1))
+        schema = json.dumps(tool.schema, indent=1)
+        total += _section(f"tool {tool.name}{aside}", f"{tool.description}\n\n{schema}")
     print(
         f"about {total:,} tokens in all, by the length of the text; a call's record has what was counted"
     )

@@ -144,6 +144,7 @@ def _policy() -> Finding:
 
 
 def _key() -> Finding:
-    if os.environ.get("ANTHROPIC_API_KEY"):
-        return Finding("key", OK, "ANTHROPIC_API_KEY is set; it never reaches a child process")
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        if os.environ.get(name, "").strip():
+            return Finding("key", OK, f"{name} is set; it never reaches a child process")
     return Finding("key", OFF, "ANTHROPIC_API_KEY is not set", "the offline search works without")

@@ -14,7 +14,7 @@ __all__ = ["AgentName", "Candidate", "CandidateState", "DecisionKind", "Failure"
 
 
 class CandidateState(StrEnum):
-    """The states of DESIGN 2, always shown as these words."""
+    """The states of a candidate, always shown as these words."""
 
     BASE = "BASE"
     PROP = "PROP"

@@ -1,4 +1,4 @@
-"""The directive: the typed optimisation choice behind a candidate (DESIGN 8)."""
+"""The directive: the typed optimisation choice behind a candidate."""
 
 from __future__ import annotations
 

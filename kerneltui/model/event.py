@@ -1,4 +1,4 @@
-"""Events: self-contained facts, the only input of State (DESIGN 5).
+"""Events: self-contained facts, the only input of State.
 
 An event is stored as canonical JSON with its kind and schema version. Ids and times come from the
 event, never from the folder.
@@ -81,7 +81,7 @@ class Decision(StrEnum):
 
 
 class AcceptRule(StrEnum):
-    """Who accepts: the human alone, or the rule of DESIGN 9 as well."""
+    """Who accepts: the human alone, or the rule as well."""
 
     NONE = "none"
     AUTO = "auto"

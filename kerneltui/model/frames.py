@@ -1,4 +1,4 @@
-"""Frames on the engine's socket: a length in four bytes, then JSON (DESIGN 4).
+"""Frames on the engine's socket: a length in four bytes, then JSON.
 
 Client to engine::
 

@@ -1,4 +1,4 @@
-"""State: what the screen shows, a pure fold of events (DESIGN 1.2).
+"""State: what the screen shows, a pure fold of events.
 
 `State.apply` takes one event and is the only way to change a state; live, replay and recovery all use
 it. It depends on the event and the state alone: no clock, no ids of its own, no files.

@@ -1,4 +1,4 @@
-"""Statistics of the verdict (DESIGN 9): paired log-ratios, bootstrap intervals, three outcomes.
+"""Statistics of the verdict: paired log-ratios, bootstrap intervals, three outcomes.
 
 The estimate for a shape is the median over rounds of d = log(candidate / incumbent). Its bootstrap
 distribution over rounds has a closed form, because a resample of n rounds has its k-th smallest value at

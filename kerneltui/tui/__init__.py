@@ -1,4 +1,4 @@
-"""The terminal: a client of the engine that draws its state and sends commands (DESIGN 4, 11)."""
+"""The terminal: a client of the engine that draws its state and sends commands."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ ACTIONS: tuple[Action, ...] = (
         "send",
         "send the line",
         _S,
-        "Steer, Constrain, SetBudget, ChooseModel",
+        "Steer, Constrain, SetBudget, SetPaused, ChooseModel",
         1,
     ),
     Action("steer.newline", ("ctrl+j",), "newline", "a new line, shown as ↵", _S, "", 2),
@@ -346,7 +346,7 @@ def keys_document() -> str:
         "# Keys",
         "",
         "Made from the table of actions in `kerneltui/tui/keymap.py`; a test checks that it is current",
-        "and says how to make it again. The id names an action in the palette and in keymaps.",
+        "and says how to make it again. The id is the name of an action in the code.",
     ]
     for scope in (_D, _T, _G, _M, _S, _R):
         lines += [

@@ -1,4 +1,4 @@
-"""The cheats that have a CPU form, and the honest kernels that must stay green (evaluation protocol 3, 5)."""
+"""The cheats that have a CPU form, and the honest kernels that must stay green."""
 
 from __future__ import annotations
 

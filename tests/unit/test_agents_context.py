@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -91,3 +92,27 @@ def test_kernels_and_logs_that_read_like_instructions_stay_data(view: SearchView
 @given(st.text(alphabet="`~ \nab#", max_size=60))
 def test_nothing_closes_a_fence(text: str):
     assert outside(f"before\n{fenced(text, 'cpp')}\nafter") == "before\nafter"
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "unsaid"),
+    [
+        ("cpp", ["`// kerneltui:`", "`#define NAME value`", "`ctx->tunables`"], ["context.run"]),
+        ("python", ["`# kerneltui:`", "`NAME = value`", "`run(context, state, set"], ["#define NAME"]),
+    ],
+)  # fmt: skip
+def test_declarations_are_told_in_the_words_of_the_language(
+    view: SearchView, language: str, said: list[str], unsaid: list[str]
+):
+    general = standing(replace(MATERIAL, language=language), view).shared[0].text
+    assert all(words in general for words in said)
+    assert not any(words in general for words in unsaid)
+
+
+@pytest.mark.parametrize("name", ["declarations", "python"])
+def test_what_is_told_of_the_contract_is_in_its_document(name: str):
+    fields = {"comment": "#", "value": "NAME = value", "read": "ctx->tunables"}
+    told = prompt(name, **(fields if name == "declarations" else {}))
+    document = (Path(__file__).parents[2] / "docs" / "kernel-contract.md").read_text()
+    words = set(re.findall(r"\b[a-z]+_[a-z_]+\b|\b(?:tunable|runtime|directive|evolve)\b", told))
+    assert words and all(word in document for word in words), words

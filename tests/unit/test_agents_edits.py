@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -15,7 +16,7 @@ from kerneltui.agents.edits.edit import Edit, Reply, Rewrite, lines_of
 from kerneltui.agents.edits.failure import EditFailure, EditKind
 from kerneltui.agents.edits.finding import Step
 from kerneltui.agents.edits.nearest import visible
-from kerneltui.agents.edits.repairing import repair_note, reply_format
+from kerneltui.agents.edits.repairing import repair_note
 from kerneltui.agents.edits.reply import read_reply
 from kerneltui.agents.edits.tool_input import MOST_CHARACTERS, read_tool_input
 from kerneltui.agents.edits.verifying import pieces_of, verify
@@ -311,12 +312,17 @@ def test_a_repair_note_is_bounded_and_keeps_what_matters():
     detail = "\n".join(f"line {number} " + "x" * 80 for number in range(500))
     note = repair_note(EditFailure(EditKind.MISSING, "edit 1 " + "y" * 1000, detail), limit=2000)
     assert len(note) <= 2000
-    assert "line 0 " in note and "Copy the lines to look for" in note and "Send all edits" in note
+    assert (
+        "line 0 " in note
+        and "Copy the lines to look for" in note
+        and "again with all edits" in note
+    )
 
 
-def test_the_format_that_is_asked_for_can_be_read():
-    example = reply_format()
-    assert {type(edit) for edit in read_reply(example).edits} == {Edit, Rewrite}
+def test_models_are_told_of_the_tool_that_they_have():
+    text = resources.files("kerneltui.agents.edits").joinpath("repair.toml").read_text("utf-8")
+    assert "`propose`" in tomllib.loads(text)["closing"]
+    assert not re.search("SEARCH|REPLACE|REGION", text)
 
 
 def test_blanks_are_visible():

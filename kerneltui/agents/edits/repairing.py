@@ -8,7 +8,7 @@ from importlib import resources
 
 from kerneltui.agents.edits.failure import EditFailure
 
-__all__ = ["repair_note", "reply_format"]
+__all__ = ["repair_note"]
 
 _LIMIT = 3000
 
@@ -29,11 +29,6 @@ def repair_note(failure: EditFailure, *, limit: int = _LIMIT) -> str:
     return "\n\n".join([head, *middle, tail])[:limit]
 
 
-def reply_format() -> str:
-    """Returns how to write edits, for the instructions of a model."""
-    return _file("reply_format.md")
-
-
 def _cut(text: str, room: int) -> str:
     """Keeps whole lines from the front."""
     if len(text) <= room:
@@ -49,9 +44,6 @@ def _cut(text: str, room: int) -> str:
 
 @cache
 def _texts() -> tuple[dict[str, str], dict[str, str]]:
-    texts = tomllib.loads(_file("repair.toml"))
+    file = resources.files("kerneltui.agents.edits").joinpath("repair.toml")
+    texts = tomllib.loads(file.read_text(encoding="utf-8"))
     return texts, texts.pop("kinds")
-
-
-def _file(name: str) -> str:
-    return resources.files("kerneltui.agents.edits").joinpath(name).read_text(encoding="utf-8")

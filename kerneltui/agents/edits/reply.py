@@ -88,15 +88,14 @@ def read_reply(text: str, *, whole_file: bool = False) -> Reply:
 
 def _nothing(text: str) -> EditFailure:
     if not text.strip():
-        return EditFailure(EditKind.EMPTY, "the reply is empty; answer with SEARCH/REPLACE blocks")
+        return EditFailure(EditKind.EMPTY, "the reply is empty")
     if _HUNK.search(text) or re.search(r"^--- .*\n\+\+\+ ", text, re.MULTILINE):
         return EditFailure(
             EditKind.UNIFIED_DIFF,
-            "the reply is a unified diff, whose line numbers and context cannot be trusted; "
-            "answer with SEARCH/REPLACE blocks",
+            "the reply is a unified diff, whose line numbers and context cannot be trusted",
         )
     told = "code, but no edit" if "```" in text or "~~~" in text else "no edit"
-    return EditFailure(EditKind.EMPTY, f"the reply has {told}; answer with SEARCH/REPLACE blocks")
+    return EditFailure(EditKind.EMPTY, f"the reply has {told}")
 
 
 @dataclass(slots=True)
