@@ -29,7 +29,7 @@ from kerneltui.agents.prompt_files import phrase, prompt
 from kerneltui.model.candidate import AgentName
 from kerneltui.model.directive import Backend
 
-__all__ = ["PYTHON", "Material", "Standing", "body", "standing", "visible"]
+__all__ = ["PYTHON", "Material", "Standing", "body", "human_text", "standing", "visible"]
 
 _HIDDEN = re.compile(r"\s*tags\s*=.*[\"']hidden[\"']")
 _WRONG_ANSWERS = re.compile(r"^(?=# --- Answers|MUTANTS\b)", re.MULTILINE)
@@ -159,7 +159,7 @@ def body(
         The text, and the numbers of the human's messages in it.
     """
     state = view.state
-    steering, numbers = steering_text(state, str(agent), view.answered)
+    human, numbers = human_text(view, agent)
     parts = [f"## Evidence\n\n{candidate_evidence(state.candidates[candidate], state)}"]
     measured = record_text(state.candidates[candidate], view)
     if measured:
@@ -172,11 +172,24 @@ def body(
         parts.append(f"## The last failure from {candidate}\n\n{failed}")
     if others:
         parts.append(f"## Other good kernels, for ideas\n\n{others}")
-    refused = rejections(list(state.candidates.values()))
+    if human:
+        parts.append(human)
+    source = fenced(view.source(candidate), material.language)
+    parts.append(f"## {candidate}, {view.kernel_file}\n\n{source}")
+    return "\n\n".join(parts), numbers
+
+
+def human_text(view: SearchView, agent: AgentName) -> tuple[str, tuple[int, ...]]:
+    """What the human turned down, aims for, asks and rules out: a part of every question for a kernel.
+
+    Returns:
+        The text, empty if there is nothing, and the numbers of the messages in it.
+    """
+    steering, numbers = steering_text(view.state, str(agent), view.answered)
+    parts: list[str] = []
+    refused = rejections(list(view.state.candidates.values()))
     if refused:
         parts.append(f"## Turned down by the human\n\n{refused}")
     if steering:
         parts.append(f"## The human says\n\n{phrase('human_says')}\n\n{steering}")
-    source = fenced(view.source(candidate), material.language)
-    parts.append(f"## {candidate}, {view.kernel_file}\n\n{source}")
     return "\n\n".join(parts), numbers

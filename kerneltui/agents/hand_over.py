@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from kerneltui.agents.fast_path import landing_point, passed
 from kerneltui.agents.news import HandOver
 from kerneltui.agents.port import SearchView
+from kerneltui.agents.prompt_files import phrase
 from kerneltui.agents.unknown_model import unknown_model
 from kerneltui.model.candidate import AgentName, Candidate, Phase
 from kerneltui.model.state import State
@@ -85,30 +86,30 @@ def _text(view: SearchView, landed: Candidate | None) -> str:
     failed = failures(view)
     through = [c for c in mine if passed(c)]
     if landed is not None:
-        head = f"Landed at {landed.id} ({landed.reason}), with {_count(len(failed), 'failed attempt')}."
+        count = _count(len(failed), "failed attempt")
+        head = phrase("landed", id=landed.id, reason=landed.reason, failed=count)
     else:
-        head = (
-            f"No device-initiated kernel passed: {_count(len(failed), 'attempt')} failed, "
-            f"{state.fruitless.get(str(AgentName.FAST), 0)} gave no kernel."
-        )
+        fruitless = state.fruitless.get(str(AgentName.FAST), 0)
+        count = _count(len(failed), "attempt")
+        head = phrase("not_landed", failed=count, fruitless=fruitless)
     graph, directive = graph_of(state)
     in_force = next((c.directive for c in [landed, *reversed(mine)] if c and c.directive), None)
     lines = [head]
     if graph:
-        lines.append(f"Communication: {graph}.")
+        lines.append(phrase("graph", graph=graph))
     if in_force is not None:
-        lines.append(f"Directive in force: {in_force.summary()}.")
+        lines.append(phrase("in_force", directive=in_force.summary()))
     elif directive:
-        lines.append(f"Directive that was named, and never written: {directive}.")
+        lines.append(phrase("never_written", directive=directive))
     if through:
-        lines.append("Passed:")
+        lines.append(phrase("passed"))
         lines += [f"- {c.id}, {c.reason}{_measured(c)}" for c in through]
     if failed:
-        lines.append("Failed, oldest first:")
+        lines.append(phrase("failed"))
         lines += [_failure(c) for c in failed[-_MOST_FAILURES:]]
     diagnoses = _diagnoses(state, {c.id for c in failed})
     if diagnoses:
-        lines.append("Diagnosed:")
+        lines.append(phrase("diagnosed"))
         lines += [f"- {text}" for text in diagnoses]
     return "\n".join(lines)
 

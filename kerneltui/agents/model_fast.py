@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
-from kerneltui.agents.context import PYTHON, Material, Standing, body, standing
+from kerneltui.agents.context import PYTHON, Material, Standing, body, human_text, standing
 from kerneltui.agents.evidence import candidate_evidence, history_text
 from kerneltui.agents.fast_path import ONE_RANK, landing_point, passed, under_way
+from kerneltui.agents.gate import Gate
 from kerneltui.agents.hand_over import (
     GRAPH,
     MOST_FRUITLESS,
@@ -23,28 +25,48 @@ from kerneltui.agents.hand_over import (
     hand_over,
 )
 from kerneltui.agents.measured import log_text, record_text
-from kerneltui.agents.model_port import Block, ModelCall, ModelFailure, Role, Turn
+from kerneltui.agents.model_port import (
+    Block,
+    FailureKind,
+    ModelCall,
+    ModelFailure,
+    Role,
+    Turn,
+)
 from kerneltui.agents.news import HandOver
 from kerneltui.agents.port import Proposal, SearchView
 from kerneltui.agents.prompt_files import prompt
-from kerneltui.agents.thinking import NothingProposed, Talk, Thinker
+from kerneltui.agents.thinking import Talk, Thinker
 from kerneltui.agents.tools import DESCRIBE, DIAGNOSE, PATHS, directive_of
 from kerneltui.agents.writing import Request, question, write
 from kerneltui.model.candidate import AgentName, Candidate, Origin, Phase
 from kerneltui.model.directive import Backend
-from kerneltui.model.errors import RecordError
-from kerneltui.model.kernel import parse_kernel
+from kerneltui.model.errors import DefinitionError, RecordError
+from kerneltui.model.kernel import Kernel, parse_kernel
 
 __all__ = ["MOST_FRUITLESS", "MOST_REPAIRS", "ModelFastPath"]
 
 
+class _Stage(StrEnum):
+    """What is asked for: what the ranks will need, then that they move the data."""
+
+    A = "stage A"
+    B = "stage B"
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """One thought: what is asked first, then the kernel. All text, no state."""
+    """One thought: what is asked first, then the kernel. All text, no state.
 
-    stage: str
+    `body` says all of the parent, or of a kernel that failed only what the human says; `base` is the last
+    kernel that passed, which the stage began with.
+    """
+
+    stage: _Stage
     parent: str
     source: str
+    base: str
+    base_source: str
     request: Request
     standing: Standing
     stated: Backend | None
@@ -108,10 +130,10 @@ class ModelFastPath:
     def preview(self, view: SearchView) -> ModelCall:
         """What a model would be asked first now."""
         plan = self._plan(view)
-        if plan.failure:
-            return self._diagnosis_call(plan)
         if not self._described:
             return _analysis_call(plan)
+        if plan.failure:
+            return self._diagnosis_call(plan)
         return question(self._request(plan, self._stage_question(plan)))
 
     def propose(self, view: SearchView) -> Proposal | None:
@@ -157,16 +179,22 @@ class ModelFastPath:
         failed = last if last is not None and last.phase is Phase.FAILED else None
         base = _passed(view) or state.candidates[state.base]
         about = failed or base
-        text, steers = body(self.material, view, about.id, self.name)
+        if failed:
+            text, steers = human_text(view, self.name)
+        else:
+            text, steers = body(self.material, view, about.id, self.name)
+        stage = _stage(view)
         kernel = parse_kernel(view.source(about.id), view.kernel_file)
+        began = parse_kernel(view.source(base.id), view.kernel_file)
         request = Request(
             role=Role.FAST,
             system=(),
             prompt="",
-            purpose=f"{_stage(view)} from {about.id}",
+            purpose=f"{stage} from {about.id}",
             parent=kernel,
             free=True,
-            marked=parse_kernel(view.source(base.id), view.kernel_file),
+            marked=began,
+            gate=_gate(stage, began, view),
             dimensions=view.shapes[0],
             constraints=state.constraints,
             known={
@@ -175,9 +203,11 @@ class ModelFastPath:
             },
         )
         return _Plan(
-            stage=_stage(view),
+            stage=stage,
             parent=about.id,
             source=view.source(about.id),
+            base=base.id,
+            base_source=began.source,
             request=request,
             standing=standing(self.material, view, self.notes()),
             stated=about.directive.backend if about.directive is not None else None,
@@ -191,20 +221,12 @@ class ModelFastPath:
         )
 
     def _propose(self, talk: Talk, plan: _Plan) -> Proposal:
+        self._describe(talk, plan)
         if plan.failure:
-            asked = prompt(
-                "repair",
-                failure=plan.failure + (f"\n\n{plan.log}" if plan.log else ""),
-                diagnosis=self._diagnosis(talk, plan),
-                history=plan.history,
-                source=plan.source,
-            )
+            asked = self._repair_question(plan, self._diagnosis(talk, plan))
         else:
-            self._describe(talk, plan)
             asked = self._stage_question(plan)
         written = write(talk, self._request(plan, asked))
-        if plan.stage == "stage B" and written.directive.backend is Backend.HOST:
-            raise NothingProposed("stage B still says that its backend is host")
         kernel = parse_kernel(written.source, plan.request.parent.file)
         return Proposal(
             source=written.source,
@@ -230,12 +252,28 @@ class ModelFastPath:
         return plan.standing.blocks(plan.stated, Backend(named) if named in set(Backend) else None)
 
     def _stage_question(self, plan: _Plan) -> str:
-        fields: dict[str, object] = {"graph": self._described["graph"], "body": plan.body}
-        if plan.stage == "stage A":
+        return f"{self._rules(plan)}\n\n{plan.body}"
+
+    def _repair_question(self, plan: _Plan, diagnosis: str) -> str:
+        return prompt(
+            "repair",
+            failed=plan.parent,
+            failure=plan.failure + (f"\n\n{plan.log}" if plan.log else ""),
+            diagnosis=diagnosis,
+            history=plan.history,
+            rules=self._rules(plan),
+            human=plan.body,
+            file=plan.request.parent.file,
+            source=plan.source,
+        )
+
+    def _rules(self, plan: _Plan) -> str:
+        """What a kernel of the stage has to be, however often it is repaired."""
+        if plan.stage is _Stage.A:
             python = self.material.language == PYTHON
             name = "requirements" if python else "kerneltui_requirements"
-            return prompt("fast_stage_a", requirements=name, **fields)
-        return prompt("fast_stage_b", directive=self._described["directive"], **fields)
+            return prompt("fast_stage_a", requirements=name, base=plan.base, **self._described)
+        return prompt("fast_stage_b", **self._described)
 
     def _describe(self, talk: Talk, plan: _Plan) -> None:
         """Asks for the communication graph of the kernel, once, and tells the human."""
@@ -258,7 +296,7 @@ class ModelFastPath:
         try:
             text = str(talk.ask(self._diagnosis_call(plan)).tools[0].input["diagnosis"])
         except ModelFailure as failure:
-            if talk.stopped():
+            if talk.stopped() or failure.kind is FailureKind.BUDGET:
                 raise
             return f"No diagnosis: {failure.reason}"
         talk.say(f"{plan.parent}: {text}")
@@ -273,7 +311,7 @@ class ModelFastPath:
 
 
 def _analysis_call(plan: _Plan) -> ModelCall:
-    text = prompt("fast_analyse", source=plan.source)
+    text = prompt("fast_analyse", source=plan.base_source)
     return ModelCall(
         Role.FAST,
         plan.standing.blocks(),
@@ -307,8 +345,19 @@ def _passed(view: SearchView) -> Candidate | None:
     return found[-1] if found else None
 
 
-def _stage(view: SearchView) -> str:
-    return "stage B" if _passed(view) is not None else "stage A"
+def _stage(view: SearchView) -> _Stage:
+    return _Stage.B if _passed(view) is not None else _Stage.A
+
+
+def _gate(stage: _Stage, began: Kernel, view: SearchView) -> Gate | None:
+    """What the stage asks of the host; nothing where the seed says that its ranks move the data already."""
+    if stage is _Stage.B:
+        return Gate.LEAVES_HOST
+    try:
+        driven = began.directive(view.shapes[0]).backend is Backend.HOST
+    except DefinitionError:
+        driven = True  # it says nothing
+    return Gate.KEEPS_HOST if driven else None
 
 
 def _running(view: SearchView) -> bool:

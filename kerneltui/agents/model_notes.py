@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kerneltui.agents.evidence import history_text
-from kerneltui.agents.model_port import Block, ModelCall, ModelFailure, Role, Turn
+from kerneltui.agents.model_port import (
+    Block,
+    FailureKind,
+    ModelCall,
+    ModelFailure,
+    Role,
+    Turn,
+)
 from kerneltui.agents.port import SearchView
 from kerneltui.agents.prompt_files import prompt
 from kerneltui.agents.thinking import Talk
@@ -51,14 +58,14 @@ def write_notes(talk: Talk, plan: NotesPlan) -> None:
     """Asks for the notes, and hands them in; without them the search goes on.
 
     Raises:
-        ModelFailure: Somebody asked for the end.
+        ModelFailure: Somebody asked for the end, or nothing is left of the budget.
     """
     turns = [Turn("user", plan.question)]
     call = ModelCall(Role.META, plan.system, turns, [NOTES], True, "lab notes")
     try:
         text = str(talk.ask(call).tools[0].input["notes"]).strip()
     except ModelFailure as failure:
-        if talk.stopped():
+        if talk.stopped() or failure.kind is FailureKind.BUDGET:
             raise
         talk.say(f"no lab notes: {failure.reason}")
         return

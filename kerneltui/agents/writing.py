@@ -16,6 +16,7 @@ from kerneltui.agents.edits.marking import check_marks, prove_marked
 from kerneltui.agents.edits.repairing import repair_note
 from kerneltui.agents.edits.reply import read_reply
 from kerneltui.agents.edits.tool_input import read_tool_input
+from kerneltui.agents.gate import Gate
 from kerneltui.agents.model_port import Block, ModelCall, Role, Turn
 from kerneltui.agents.prompt_files import phrase
 from kerneltui.agents.thinking import NothingProposed, Talk
@@ -47,7 +48,9 @@ class Request:
         purpose: For the meter, in a few words.
         parent: The kernel that edits are held against.
         free: Whether the whole file may be replaced; then its evolve marks are proven (`edits/marking`).
-        marked: The file that a new one with the backend `host` claims to be, with other marks, if any.
+        marked: The file that a stage of the fast path began with; one with the backend `host` claims to be
+            it with other marks.
+        gate: What the stage asks of the host; None outside of the fast path.
         dimensions: Of the first tune shape, for the directive.
         known: Token hashes of all candidates, by which their ids are found.
         repairs: How often the model may mend what it wrote.
@@ -66,6 +69,7 @@ class Request:
     repairs: int = 3
     constraints: Sequence[Constraint] = ()
     marked: Kernel | None = None
+    gate: Gate | None = None
     model: str = ""
 
 
@@ -138,10 +142,17 @@ class _Reading:
         edits = {key: answer[key] for key in _EDIT_FIELDS if key in answer}
         try:
             stated = directive_of(answer.get("directive", {}))
+            gate = self.request.gate
+            wrong = gate.wrong_backend(stated.backend) if gate else ""
+            if wrong:
+                return wrong, ""
             free = self.request.free
             given = read_tool_input(edits) if edits else read_reply(text, whole_file=free)
             applied = apply_reply(self.request.parent, given, whole_file=free)
             kernel = parse_kernel(applied.source, self.request.parent.file)
+            wrong = gate.wrong_calls(kernel, self.request.marked) if gate else ""
+            if wrong:
+                return wrong, ""
             self._prove(kernel, stated)
         except EditFailure as failure:
             return failure.reason, repair_note(failure)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from kerneltui.evaluation.directive_claim import Claim
 from kerneltui.evaluation.directive_copies import whole_copies
+from kerneltui.evaluation.host_collectives import COLLECTIVE
 from kerneltui.model.directive import Backend, Directive, Placement, Sync
 from kerneltui.model.kernel import Kernel, Language, TunableKind
 from kerneltui.targets.cuda.finding import Finding, Level
@@ -24,10 +25,6 @@ _PEERS = (
     r"|(?:->|\.)window\b"
 )
 _STORES = r"\bpeers\s*\[|\bnccl(?:GetLsaPointer|GetPeerPointer)\s*\("
-_COLLECTIVE = (
-    r"\bhost\s*->\s*(?:all_gather|barrier)\s*\("
-    r"|\bnccl(?:AllGather|AllReduce|ReduceScatter|Broadcast|Bcast|Reduce|Send|Recv|AlltoAll)\s*\("
-)
 _PUBLISHES = (
     r"release|acq_rel|ATOMIC_SEQ_CST|seq_cst|__sync_|BarrierSession|Signal|signals|atomic|__threadfence_system"
     r"|cuStreamWriteValue|cuStreamBatchMemOp|sfence"
@@ -99,13 +96,13 @@ def _no_peer(claim: Claim) -> Places:
 
 def _collective_left(claim: Claim) -> Places:
     if claim.directive.backend is not Backend.HOST and claim.ranks > 1:
-        for line, match in claim.lines(_COLLECTIVE):
+        for line, match in claim.lines(COLLECTIVE):
             yield line, " ".join(match[0].rstrip("( ").split())
 
 
 def _no_collective(claim: Claim) -> Places:
     host = claim.directive.backend is Backend.HOST
-    wrong = host and claim.has(_STORES) and not claim.has(_COLLECTIVE)
+    wrong = host and claim.has(_STORES) and not claim.has(COLLECTIVE)
     yield from _at(claim, "backend", wrong)
 
 
@@ -137,7 +134,7 @@ def _unread(claim: Claim) -> Places:
 
 def _nothing_told(claim: Claim) -> Places:
     waits = claim.directive.sync is not Sync.NONE and claim.directive.backend is not Backend.HOST
-    wrong = waits and claim.has(_PEERS) and not claim.has(_PUBLISHES) and not claim.has(_COLLECTIVE)
+    wrong = waits and claim.has(_PEERS) and not claim.has(_PUBLISHES) and not claim.has(COLLECTIVE)
     yield from _at(claim, "sync", wrong)
 
 

@@ -78,7 +78,7 @@ def test_kernels_and_logs_that_read_like_instructions_stay_data(view: SearchView
                other_source=kernel),
         prompt("judge", failure=told, log=log, source=kernel),
         prompt("repair", failure=f"{told}\n\n{log}", diagnosis="", source=kernel,
-               history=history_text([failed])),
+               history=history_text([failed]), failed="c0002", file="kernel.cpp", rules="", human=""),
         prompt("fast_analyse", source=kernel),
         *(block.text for block in standing(MATERIAL, view).blocks()),
     ]  # fmt: skip

@@ -18,8 +18,8 @@ from kerneltui.agents.prompt_files import phrase
 AGENTS = Path(__file__).parents[2] / "kerneltui" / "agents"
 TOOLS = [tools.PROPOSE, tools.DESCRIBE, tools.DIAGNOSE, tools.NOTES]
 SAY = [
-    "backends", "context", "directive_rows", "edits/tool_input", "evidence", "inspiration", "measured",
-    "model_fast", "model_notes", "model_slow", "tools", "writing",
+    "backends", "context", "directive_rows", "edits/tool_input", "evidence", "gate", "hand_over",
+    "inspiration", "measured", "model_fast", "model_notes", "model_slow", "tools", "writing",
 ]  # fmt: skip
 """Modules that write questions."""
 MOST_WORDS = 7
