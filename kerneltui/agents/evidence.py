@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from kerneltui.agents.prompt_files import phrase
 from kerneltui.model.candidate import Candidate, DecisionKind, Phase
 from kerneltui.model.state import State
 
@@ -48,9 +49,9 @@ def candidate_evidence(candidate: Candidate, state: State) -> str:
         lines.append(f"failed in {failure.stage} ({failure.kind}): {_flat(failure.reason)}")
     measurement = candidate.measurement
     if measurement is not None:
+        numbers = {"ratio": f"{measurement.ratio:.3f}", "share": f"{measurement.bound_share:.1%}"}
         lines.append(
-            f"{measurement.verdict} against {measurement.against}; {measurement.ratio:.3f}x the best "
-            f"baseline, {measurement.bound_share:.1%} of the bound (geometric means)"
+            phrase("measured", verdict=measurement.verdict, against=measurement.against, **numbers)
         )
         lines += [
             "| shape | time | x best baseline | of bound | verdict |",

@@ -52,7 +52,11 @@ def test_a_description_of_a_field_that_is_not_there_is_refused(monkeypatch: pyte
 
 
 def said_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """The texts of a module: no documentation, and nothing that is raised, or shown to the human."""
+    """The texts of a module, those with fields in them whole: no documentation, and nothing that is raised.
+
+    What is raised is a line of an error: what is wrong and where, the same for human and model. What a model
+    is to do about it is said to it alone, and is no part of that line.
+    """
     aside: set[ast.AST] = set()
     for node in ast.walk(tree):
         shown = isinstance(node, ast.Call) and ast.unparse(node.func) in (
@@ -64,8 +68,15 @@ def said_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.FunctionDef) and node.name == "status":
             aside.update(ast.walk(node))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in aside:
-            yield node.lineno, node.value
+        if isinstance(node, ast.JoinedStr) and node not in aside:
+            yield node.lineno, " ".join(map(_text, node.values))
+        elif isinstance(node, ast.Constant) and node not in aside:
+            yield node.lineno, _text(node)
+
+
+def _text(node: ast.AST) -> str:
+    constant = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return node.value if constant else ""
 
 
 @pytest.mark.parametrize("name", SAY)
@@ -73,6 +84,15 @@ def test_no_sentence_of_a_prompt_is_in_code(name: str):
     tree = ast.parse((AGENTS / f"{name}.py").read_text())
     long = [(line, text) for line, text in said_in(tree) if len(_WORD.findall(text)) > MOST_WORDS]
     assert not long
+
+
+@pytest.mark.parametrize("name", ["applying", "matching", "reply", "tool_input"])
+def test_what_is_wrong_with_an_edit_does_not_say_how_to_answer(name: str):
+    """That is in `edits/repair.toml`: only a model answers with edits, and the human reads the line, too."""
+    told = re.compile(r";\s*(?:answer|choose|copy|make|rewrite|search|send|to insert|write)\b")
+    source = (AGENTS / "edits" / f"{name}.py").read_text()
+    assert not [node.value for node in ast.walk(ast.parse(source))
+                if isinstance(node, ast.Constant) and told.search(str(node.value))]  # fmt: skip
 
 
 def test_every_phrase_is_used_and_every_used_one_is_there():

@@ -222,8 +222,7 @@ def _check_new_lines(page: Page, match: Match, number: int) -> None:
             if placeholder(line) and line.strip() not in known:
                 raise EditFailure(
                     EditKind.ELLIPSIS,
-                    f"edit {number} puts a placeholder where code belongs ({line.strip()[:60]}); "
-                    "write all lines out",
+                    f"edit {number} puts a placeholder where code belongs ({line.strip()[:60]})",
                     number=number,
                 )
             if edit_mark(line) and line.strip() not in known:
@@ -236,7 +235,7 @@ def _check_new_lines(page: Page, match: Match, number: int) -> None:
         if len(fresh) > 1 and numbered(fresh, known) and unnumbered(fresh[:2]) is not None:
             raise EditFailure(
                 EditKind.NUMBERED,
-                f"edit {number} has line numbers in its new lines; write the code without them",
+                f"edit {number} has line numbers in its new lines",
                 number=number,
             )
         if match.step is not Step.FILE and "kerneltui: evolve" in change.text:
@@ -256,7 +255,7 @@ def _check_overlap(page: Page, matches: Sequence[tuple[int, Match]]) -> None:
                 line = page.line_at(max(match.start, other.start))
                 raise EditFailure(
                     EditKind.OVERLAP,
-                    f"edits {number} and {other_number} overlap in line {line + 1}; make them one",
+                    f"edits {number} and {other_number} overlap in line {line + 1}",
                     shown_lines(page, range(line - 1, line + 3)),
                     other_number,
                 )

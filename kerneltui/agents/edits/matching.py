@@ -65,7 +65,7 @@ def locate(
     if not any(line.strip(BLANKS) for line in edit.search):
         raise EditFailure(
             EditKind.NO_SEARCH,
-            f"edit {number} has nothing to look for; to insert, search for the line before and keep it",
+            f"edit {number} has nothing to look for",
             regions_told(page),
             number,
         )
@@ -97,7 +97,7 @@ def _decide(
         told = ", ".join(str(line + 1) for line in first[:6]) + (", …" if first[6:] else "")
         raise EditFailure(
             EditKind.AMBIGUOUS,
-            f"edit {number} fits {len(first)} places (lines {told}); search for more lines around it",
+            f"edit {number} fits {len(first)} places (lines {told})",
             shown_lines(page, (line + by for line in first[:4] for by in (-2, -1, 0, 1))),
             number,
         )
@@ -115,7 +115,7 @@ def _decide(
         raise EditFailure(
             EditKind.INDENT,
             f"edit {number} fits line {page.line_at(hit.start) + 1} if re-indented, but a new line "
-            "is indented less than the search; copy the indentation of the kernel",
+            "is indented less than the search",
             shown_lines(page, range(page.line_at(hit.start), page.line_at(hit.end - 1) + 1)[:12]),
             number,
         )
@@ -165,18 +165,18 @@ def _missing(page: Page, edit: Edit, number: int) -> EditFailure:
         if placeholder(line) and line.strip() not in known:
             return EditFailure(
                 EditKind.ELLIPSIS,
-                f"edit {number} searches for a placeholder ({line.strip()[:60]}); copy the real lines",
+                f"edit {number} searches for a placeholder ({line.strip()[:60]})",
                 nearest_lines(page, [text for text in edit.search if text is not line]),
                 number,
             )
     if numbered(edit.search, known):
         return EditFailure(
             EditKind.NUMBERED,
-            f"edit {number} has line numbers in its search; copy the lines without them",
+            f"edit {number} has line numbers in its search",
             nearest_lines(page, edit.search),
             number,
         )
-    hint = "; copy whole lines exactly as they are"
+    hint = ""
     replaced = [collapsed(line) for line in edit.replace if line.strip(BLANKS)]
     if replaced and where([collapsed(line) for line in page.lines], replaced):
         hint = "; its new lines are there already"

@@ -76,9 +76,7 @@ def read_reply(text: str, *, whole_file: bool = False) -> Reply:
     edits = _Blocks(lines).read()
     if edits:
         if len(edits) > _MOST_EDITS:
-            raise EditFailure(
-                EditKind.TOO_LONG, f"the reply has {len(edits)} edits; rewrite a region"
-            )
+            raise EditFailure(EditKind.TOO_LONG, f"the reply has {len(edits)} edits")
         return Reply(tuple(edits), notes)
     found = _json(text) or _fenced(lines, whole_file=whole_file)
     if found:

@@ -56,12 +56,12 @@ def read_tool_input(data: object) -> Reply:
             raise EditFailure(EditKind.MALFORMED, "'edits' is no list")
         items = cast("list[object]", edits)
         if len(items) > _MOST_EDITS:
-            raise EditFailure(EditKind.TOO_LONG, f"{len(items)} edits; rewrite a region")
+            raise EditFailure(EditKind.TOO_LONG, f"{len(items)} edits")
         found += [_edit(item, number, file, region) for number, item in enumerate(items, start=1)]
     rewrite = _text(fields, "rewrite", "the input")
     if rewrite.strip():
         if found:
-            raise EditFailure(EditKind.MALFORMED, "both edits and a rewrite; choose one")
+            raise EditFailure(EditKind.MALFORMED, "both edits and a rewrite")
         found.append(Rewrite(_lines(rewrite), file, region))
     if not found:
         raise EditFailure(EditKind.EMPTY, "the input of the tool has no edit")
