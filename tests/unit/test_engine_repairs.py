@@ -119,7 +119,7 @@ def test_a_repair_of_stage_a_is_told_the_rules_of_stage_a(folder: Path) -> None:
     assert (
         "Repair it." in asked and "Stage A. Add what" in asked and "Stage B. Replace" not in asked
     )
-    assert "outside of them stands the text of c0000, byte for byte" in asked
+    assert "the text of c0000, byte for byte" in asked
     assert "The directive that the next stage is to follow: lsa thread sequential world" in asked
 
 
