@@ -449,7 +449,7 @@ def test_after_a_pause_the_model_of_now_is_asked(desk: AgentDesk) -> None:
     model = ScriptedModel([{}])
     model.quote = lambda call: (model.models(call.role)[0], PRICE)  # type: ignore[method-assign]
     model.ask = lambda call, hear, stop: ModelReply(  # type: ignore[method-assign]
-        "", (), "model-y", Usage(1), 1
+        "", (), "", Usage(1), 1
     )
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     pause(desk, True)
