@@ -123,6 +123,16 @@ class OfflineFastPath:
     def close(self) -> None:
         """Holds nothing."""
 
+    def leftovers(self) -> Sequence[Proposal]:
+        """Returns nothing: a proposal is made when it is asked for."""
+        return ()
+
+    def done(self, view: SearchView) -> str:
+        """Says where it landed, or that the library has nothing more."""
+        if self._running(view) or self.propose(view) is not None:
+            return ""
+        return self.status(view)
+
     def status(self, view: SearchView) -> str:
         """Returns what the fast path does."""
         landed = landing_point(view)

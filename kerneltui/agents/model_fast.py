@@ -140,6 +140,16 @@ class ModelFastPath:
         """Returns a proposal that is ready."""
         return self.thinker.take()
 
+    def leftovers(self) -> list[Proposal]:
+        """Takes out what is ready."""
+        return self.thinker.leftovers()
+
+    def done(self, view: SearchView) -> str:
+        """Says where it landed, or that it gave up."""
+        if self.busy or (landing_point(view) is None and not self.gave_up(view)):
+            return ""
+        return self.status(view)
+
     def status(self, view: SearchView) -> str:
         """Returns what the fast path does."""
         landed = landing_point(view)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kerneltui.agents.model_port import Chunk, Usage
+from kerneltui.agents.model_port import Chunk, FailureKind, Usage
 from kerneltui.model.agent_event import Move
 from kerneltui.model.candidate import AgentName
 
@@ -22,6 +22,7 @@ __all__ = [
     "Noted",
     "Said",
     "Thought",
+    "Withdrawn",
 ]
 
 
@@ -29,7 +30,8 @@ __all__ = [
 class CallBegins:
     """A call is about to be made, and waits for `answered`.
 
-    The engine writes the event, sets `number` or `refused` (a reason), then `answered`.
+    The engine writes the event, sets `number`, or `refused` (a reason) and `kind`, or `again` where it is to
+    be asked anew since it has waited, then `answered`. While the search is paused it leaves it waiting.
     """
 
     agent: AgentName
@@ -40,6 +42,16 @@ class CallBegins:
     answered: threading.Event = field(default_factory=threading.Event)
     number: int = 0
     refused: str = ""
+    kind: FailureKind = FailureKind.BUDGET
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A call is not made after all; it may have been granted meanwhile, and then nothing was sent."""
+
+    agent: AgentName
+    begins: CallBegins
 
 
 @dataclass(slots=True)
@@ -149,4 +161,5 @@ News = (
     | Migrates
     | HandOver
     | Thought
+    | Withdrawn
 )

@@ -111,6 +111,14 @@ class Agent(Protocol):
         """Returns the next proposal, or None if there is nothing to propose now."""
         ...
 
+    def leftovers(self) -> Sequence[Proposal]:
+        """Takes out the proposals that are ready and that nobody asked for."""
+        ...
+
+    def done(self, view: SearchView) -> str:
+        """Why nothing more is proposed as things are, so that no message is heard; empty while it is."""
+        ...
+
     def status(self, view: SearchView) -> str:
         """Returns one line on what the agent does or waits for."""
         ...

@@ -91,6 +91,14 @@ class SharedSlowPath:
         """What a model would be asked now."""
         return self.models.preview(view)
 
+    def leftovers(self) -> Sequence[Proposal]:
+        """Takes out what models have ready."""
+        return self.models.thinker.leftovers()
+
+    def done(self, view: SearchView) -> str:
+        """Never says so: where all models rest, the search answers."""
+        return ""
+
     def status(self, view: SearchView) -> str:
         """Returns what the slow path does."""
         waiting = len(self.models.waiting)

@@ -166,6 +166,14 @@ class OfflineSlowPath:
     def close(self) -> None:
         """Holds nothing."""
 
+    def leftovers(self) -> Sequence[Proposal]:
+        """Returns nothing: a proposal is made when it is asked for."""
+        return ()
+
+    def done(self, view: SearchView) -> str:
+        """Never says so: it may have something again after every result."""
+        return ""
+
     def status(self, view: SearchView) -> str:
         """Returns what the slow path does."""
         if landing_point(view) is None:

@@ -26,6 +26,7 @@ from kerneltui.agents.news import (
     Noted,
     Said,
     Thought,
+    Withdrawn,
 )
 from kerneltui.agents.port import Proposal
 from kerneltui.model.candidate import AgentName
@@ -63,15 +64,11 @@ class Talk:
         """Asks a model once the engine has written down that it is asked.
 
         Raises:
-            ModelFailure: Nothing usable came, or the engine refuses since it would go over the budget.
+            ModelFailure: Nothing usable came, or the engine refuses since it would go over a budget or the
+                search is over.
         """
-        name, price = self.model.quote(call)
-        begins = CallBegins(self.agent, str(call.role), name, call.purpose, price)
-        self.tell(begins)
-        if not self._written(begins.answered):
-            raise ModelFailure(FailureKind.STOPPED, "stopped before the call")
-        if begins.refused:
-            raise ModelFailure(FailureKind.BUDGET, begins.refused, model=name)
+        begins = self._granted(call)
+        name, price = begins.model, begins.reserved_micro_usd
         self.calls.append(begins.number)
         reserved = price or 0
 
@@ -98,6 +95,24 @@ class Talk:
             raise
         self._ended(begins.number, "ok", reply)
         return reply
+
+    def _granted(self, call: ModelCall) -> CallBegins:
+        """Waits until the engine has written down that a call is made; while the search is paused, too.
+
+        Raises:
+            ModelFailure: It is not to be made.
+        """
+        while True:  # what it costs is asked anew after a pause: another model may be chosen
+            name, price = self.model.quote(call)
+            begins = CallBegins(self.agent, str(call.role), name, call.purpose, price)
+            self.tell(begins)
+            if not self._written(begins.answered):
+                self.tell(Withdrawn(self.agent, begins))
+                raise ModelFailure(FailureKind.STOPPED, "stopped before the call")
+            if begins.refused:
+                raise ModelFailure(begins.kind, begins.refused, model=name)
+            if not begins.again:
+                return begins
 
     def say(self, text: str) -> None:
         """Says something that is kept in the session."""
@@ -180,6 +195,13 @@ class Thinker:
             return None
         self._settled -= 1
         return self._made.pop(0)
+
+    def leftovers(self) -> list[Proposal]:
+        """Takes out all that waits to be taken."""
+        left = list(self.waiting)
+        del self._made[: self._settled]
+        self._settled = 0
+        return left
 
     @property
     def waiting(self) -> tuple[Proposal, ...]:

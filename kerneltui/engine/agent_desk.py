@@ -7,9 +7,9 @@ made; one that was under way when an engine died counts with all that it might h
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from kerneltui.agents.model_port import FailureKind
+from kerneltui.agents.model_port import ChunkKind, FailureKind, Usage
 from kerneltui.agents.news import (
     CallBegins,
     CallEnds,
@@ -21,6 +21,7 @@ from kerneltui.agents.news import (
     Noted,
     Said,
     Thought,
+    Withdrawn,
 )
 from kerneltui.engine.errors import Refused
 from kerneltui.engine.lab_notes import lab_notes, write_notes
@@ -48,11 +49,20 @@ NEWS = (
     Noted,
     Said,
     Thought,
+    Withdrawn,
 )
 """What it takes."""
 
 _WARN_AT = (50, 80)  # percent of the budget
 _REASON_CHARACTERS = 500
+
+
+def _no_end() -> str:
+    return ""
+
+
+def _nobody() -> list[CallBegins | CallGrows]:
+    return []
 
 
 @dataclass(slots=True)
@@ -62,13 +72,16 @@ class AgentDesk:
     Attributes:
         recorder: Writes events.
         say: Broadcasts progress: kind, about, text.
+        over: Which budget is used, so that nothing more is paid for; empty while none is.
         refused: Why the last call was refused, while the budget stands.
     """
 
     recorder: Recorder
     say: Callable[[str, str, str], None]
+    over: Callable[[], str] = _no_end
     refused: str = ""
     _level: int = 0
+    _held: list[CallBegins | CallGrows] = field(default_factory=_nobody)
 
     def __post_init__(self) -> None:
         self._level = self._used()  # what an earlier engine has said
@@ -99,6 +112,8 @@ class AgentDesk:
                 self._grow(news)
             case CallEnds():
                 self._end(news)
+            case Withdrawn():
+                self._withdraw(news.begins)
             case Heard():
                 self.say("stream", f"{news.agent}:{news.chunk.kind}", news.chunk.text)
             case Said():
@@ -117,11 +132,42 @@ class AgentDesk:
             case _:
                 raise TypeError(f"{type(news).__name__} is no news of an agent")
 
+    def go_on(self) -> None:
+        """Lets calls be asked for again that were refused or held; budget and pause may be others now."""
+        self.refused = ""
+        self.warn()
+        if self.recorder.state.paused:
+            return
+        held, self._held = self._held, []
+        for news in held:
+            if isinstance(news, CallGrows):
+                self._grow(news)
+            else:
+                news.again = True
+                news.answered.set()
+
+    def no_money(self) -> str:
+        """Why nothing more is paid for: a call was refused, or the budget is used while one still runs."""
+        state = self.recorder.state
+        budget, spent = state.budget_micro_usd, state.spent()
+        running = any(not call.outcome for call in state.calls.values())
+        if budget is not None and running and spent.micro_usd - spent.reserved >= budget:
+            self.refused = f"the budget of ${budget / 1e6:.2f} is used; /budget raises it"
+        return self.refused
+
     def _begin(self, news: CallBegins) -> None:
         state = self.recorder.state
         budget, so_far = state.budget_micro_usd, state.spent().micro_usd
         wanted = news.reserved_micro_usd
-        if budget is not None and (so_far >= budget or so_far + (wanted or 0) > budget):
+        over = self.over()
+        if state.ended:
+            news.refused, news.kind = f"the search has ended: {state.ended}", FailureKind.STOPPED
+        elif over:
+            news.refused = over
+        elif state.paused:
+            self._hold(news)
+            return
+        elif budget is not None and (so_far >= budget or so_far + (wanted or 0) > budget):
             self.refused = (
                 f"the call may cost ${(wanted or 0) / 1e6:.2f}, ${so_far / 1e6:.2f} of the budget of "
                 f"${budget / 1e6:.2f} are used; /budget raises it"
@@ -142,8 +188,34 @@ class AgentDesk:
             )
         news.answered.set()
 
+    def _hold(self, news: CallBegins | CallGrows) -> None:
+        """Leaves an agent waiting until the human goes on."""
+        self._held.append(news)
+        self.say("stream", f"{news.agent}:{ChunkKind.STATUS}", "paused: asks when you go on")
+
+    def _withdraw(self, begins: CallBegins) -> None:
+        """Ends a call that was granted while its agent was stopped: nothing was sent."""
+        self._held = [news for news in self._held if news is not begins]
+        if begins.number:
+            reason = "stopped before anything was sent"
+            self._end(
+                CallEnds(
+                    begins.agent,
+                    begins.number,
+                    str(FailureKind.STOPPED),
+                    begins.model,
+                    Usage(),
+                    0,
+                    0,
+                    reason,
+                )
+            )
+
     def _grow(self, news: CallGrows) -> None:
         """Writes down what a further attempt may cost; whether it may be made is up to the meter."""
+        if self.recorder.state.paused:
+            self._hold(news)
+            return
         self.recorder.record(
             ModelCallGrew(
                 at=now_ns(), number=news.number, reserved_micro_usd=news.reserved_micro_usd
@@ -152,6 +224,7 @@ class AgentDesk:
         news.answered.set()
 
     def _end(self, news: CallEnds) -> None:
+        self._held = [held for held in self._held if held.number != news.number]
         self.recorder.record(
             ModelCallEnded(
                 at=now_ns(),

@@ -109,7 +109,7 @@ def _follow(tuner: Tuner, command: Command) -> dict[str, Any]:
             recorder.record(RuleSet(at=now_ns(), rule=command.rule))
         case SetPaused():
             recorder.record(PauseSet(at=now_ns(), paused=command.paused))
-            tuner.forget_refusals()
+            tuner.go_on()
         case SetBudget():
             return _set_budget(tuner, command)
         case Interrupt():
@@ -135,7 +135,7 @@ def _set_budget(tuner: Tuner, command: SetBudget) -> dict[str, Any]:
         micro_usd=money,
     )
     recorder.record(event)
-    tuner.forget_refusals()
+    tuner.go_on()
     if before is not None and money is None:
         text = f"the limit of ${before / 1e6:.2f} is lifted: what models cost has no limit now"
         recorder.record(AgentMessage(at=now_ns(), agent="engine", text=text))

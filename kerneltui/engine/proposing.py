@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import time
+import queue
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from kerneltui.agents.fast_path import MOST_TRIES, landing_point
+from kerneltui.agents.news import CallBegins
 from kerneltui.agents.port import Agent, Proposal, SearchView
-from kerneltui.engine.agent_desk import AgentDesk
+from kerneltui.engine.agent_desk import NEWS, AgentDesk
 from kerneltui.engine.notes import failure_log, read_note
 from kerneltui.engine.proposal_check import ProposalCheck
 from kerneltui.engine.recorder import Recorder, now_ns
+from kerneltui.engine.search_clock import SearchClock
+from kerneltui.model.agent_event import ProposalFailed
 from kerneltui.model.candidate import AgentName, Phase
 from kerneltui.model.event import AgentMessage, CandidateFailed, SteerDelivered
 from kerneltui.model.kernel import Kernel
@@ -66,11 +70,12 @@ class Proposing:
     desk: AgentDesk = field(init=False)
     _check: ProposalCheck = field(init=False)
     _said: dict[str, str] = field(default_factory=_texts)
-    _started: float = field(default_factory=time.monotonic)
+    _clock: SearchClock = field(init=False)
 
     def __post_init__(self) -> None:
         self._check = ProposalCheck(self.recorder, self.kernel_file)
-        self.desk = AgentDesk(self.recorder, self.say)
+        self._clock = SearchClock(self.recorder)
+        self.desk = AgentDesk(self.recorder, self.say, self._budget_over)
 
     def kernel(self, candidate: str) -> Kernel:
         """Parses the kernel of a candidate."""
@@ -109,7 +114,15 @@ class Proposing:
         return Again(left) if left else Ended("the search has nothing left to propose")
 
     def think(self, queued: int) -> None:
-        """Lets agents begin with their next proposals, while `queued` candidates wait or run."""
+        """Lets agents begin with their next proposals, while `queued` candidates wait or run.
+
+        Where a budget is used, what they think about is cut: nothing would come of what it costs.
+        """
+        self._clock.look()
+        self._answer_for_done()
+        if self._budget_over():
+            self.interrupt()
+            return
         if not self.agents or self._waits() is not None or (queued and not self.ahead):
             return
         view = self._view()
@@ -139,10 +152,39 @@ class Proposing:
         steers = self.recorder.state.steers
         return any(s.waits_for(str(agent.name)) and s.number not in agent.heard for s in steers)
 
-    def close(self) -> None:
-        """Ends the agents."""
+    def close(self, inbox: queue.SimpleQueue[Any]) -> None:
+        """Ends the agents, books what they tell of it, and keeps the proposals that still wait.
+
+        Args:
+            inbox: Of the engine.
+        """
         for agent in self.agents:
             agent.close()
+        while not inbox.empty():
+            item = inbox.get()
+            # A call that was not granted is not made: its agent has stopped waiting.
+            if isinstance(item, NEWS) and not isinstance(item, CallBegins):
+                self.desk.handle(item)
+        for agent in self.agents:
+            for proposal in agent.leftovers():
+                self._keep(proposal)
+
+    def _keep(self, proposal: Proposal) -> None:
+        """Records a proposal for which there was no time: the next engine evaluates it, if it may."""
+        budget = self.recorder.state.budget_candidates
+        if budget is None or self._proposed() < budget:
+            self.add(proposal)
+            return
+        self.recorder.record(
+            ProposalFailed(
+                at=now_ns(),
+                agent=str(proposal.agent),
+                parent=proposal.parents[0],
+                reason=f"made, but the budget of {budget} candidates is used: {proposal.reason}",
+                calls=proposal.calls,
+                blameless=True,
+            )
+        )
 
     def _waits(self) -> str | None:
         """None if a proposal is wanted, nothing if one may be wanted later, or why the search ends."""
@@ -173,7 +215,7 @@ class Proposing:
             return f"the budget of {state.budget_candidates} candidates is used"
         if state.budget_ns is not None and self._elapsed_ns() >= state.budget_ns:
             return f"the budget of {state.budget_ns / 60e9:.3g} minutes is used"
-        return self.desk.refused
+        return self.desk.no_money()
 
     def _view(self) -> SearchView:
         shapes = [shape.dimensions for shape in self.recorder.state.shapes]
@@ -202,7 +244,8 @@ class Proposing:
         return sum(candidate.agent is not AgentName.HUMAN for candidate in candidates)
 
     def _elapsed_ns(self) -> int:
-        return round((time.monotonic() - self._started) * 1e9)
+        """How much of the budget of time is used; nothing where there is none."""
+        return self._clock.used_ns() if self.recorder.state.budget_ns is not None else 0
 
     def _tell_status(self, agent: str, text: str) -> None:
         if self._said.get(agent) != text:
@@ -226,6 +269,23 @@ class Proposing:
         if proposal.steers is None:
             return waiting
         return tuple(number for number in waiting if number in proposal.steers)
+
+    def _answer_for_done(self) -> None:
+        """Answers messages to an agent that proposes nothing more: no proposal would ever answer them.
+
+        One to all is left to the others first.
+        """
+        steers = self.recorder.state.steers
+        for agent in self.agents:
+            name = str(agent.name)
+            waiting = [s for s in steers if s.waits_for(name) and (s.to == name or s.delivered_to)]
+            why = agent.done(self._view()) if waiting else ""
+            for steer in waiting if why else ():
+                others = ", ".join(f"@{a.name}" for a in self.agents if a is not agent)
+                answer = f"{why}; write to {others}" if steer.to == name and others else why
+                self.recorder.record(
+                    SteerDelivered(at=now_ns(), number=steer.number, agent=name, answer=answer)
+                )
 
     def _deliver(self, number: int, proposal: Proposal, candidate: str) -> None:
         agent = next(agent for agent in self.agents if agent.name is proposal.agent)

@@ -14,7 +14,6 @@ from typing import Any
 
 from kerneltui.agents.agent_config import AHEAD
 from kerneltui.agents.model_port import ModelPort
-from kerneltui.agents.news import CallBegins
 from kerneltui.agents.port import Agent, Proposal
 from kerneltui.engine import decisions, results
 from kerneltui.engine.agent_desk import NEWS
@@ -192,19 +191,13 @@ class Tuner:
         """Makes the loop end."""
         self._stopped = reason
 
-    def forget_refusals(self) -> None:
-        """Lets calls be asked for again that were refused; the budget may be another one now."""
-        self._proposing.desk.refused = ""
-        self._proposing.desk.warn()
+    def go_on(self) -> None:
+        """Lets calls be asked for again that were refused or held; budget and pause may be others now."""
+        self._proposing.desk.go_on()
 
     def close(self) -> None:
-        """Ends the agents, and books what they tell of it: a call that is cut has a real cost."""
-        self._proposing.close()
-        while not self.inbox.empty():
-            item = self.inbox.get()
-            # A call that was not granted is not made: its agent has stopped waiting.
-            if isinstance(item, NEWS) and not isinstance(item, CallBegins):
-                self._proposing.desk.handle(item)
+        """Ends the agents, and keeps what was paid for: costs of calls that are cut, proposals that wait."""
+        self._proposing.close(self.inbox)
 
     # -- what arrives
 

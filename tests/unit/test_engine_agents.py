@@ -376,6 +376,7 @@ def test_a_message_is_part_of_the_next_question_and_is_answered(folder: Path) ->
     assert [(e.number, e.agent, e.candidate, e.answer) for e in told] == [
         (1, "slow", "c0003", "as you wish"),
         (2, "slow", "c0003", "as you wish"),
+        (2, "fast", "", "landed at c0002"),
     ]
     trailers = subprocess.run(
         ["git", "-C", str(folder), "log", "-1", "--format=%(trailers:key=Kerneltui-Steer)",

@@ -288,7 +288,7 @@ def test_the_search_fills_in_while_a_model_thinks_where_candidates_are_not_limit
     stopping[0].join()
     arms = [candidate.arm for candidate in slow_of(state)]
     failed = [event for event in events_of(folder) if isinstance(event, ProposalFailed)]
-    assert not failed
+    assert all(event.blameless for event in failed), "at most what the end has cut"
     assert arms.index(OFFLINE) < arms.index("model-x")
     assert "budget of 1 candidates" in reason
 
