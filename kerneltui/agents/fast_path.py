@@ -123,6 +123,10 @@ class OfflineFastPath:
     def close(self) -> None:
         """Holds nothing."""
 
+    def rests_until(self, view: SearchView) -> float | None:
+        """Never: it asks no server."""
+        del view
+
     def status(self, view: SearchView) -> str:
         """Returns what the fast path does."""
         landed = landing_point(view)

@@ -166,6 +166,10 @@ class OfflineSlowPath:
     def close(self) -> None:
         """Holds nothing."""
 
+    def rests_until(self, view: SearchView) -> float | None:
+        """Never: it asks no server."""
+        del view
+
     def status(self, view: SearchView) -> str:
         """Returns what the slow path does."""
         if landing_point(view) is None:
