@@ -84,7 +84,7 @@ class ModelSlowPath:
     islands: int = 1
     name: AgentName = AgentName.SLOW
     _marks: dict[str, str] = field(default_factory=_no_marks)
-    _noted: int = 0
+    _asked: tuple[str, ...] = ()
     _heard: tuple[int, ...] = ()
     _noting: bool = False
 
@@ -127,10 +127,10 @@ class ModelSlowPath:
         if self.thinker.rests_until(view, Role.META) is not None:
             return False
         notes = self.notes()
-        plan = notes_plan(view, standing(self.material, view).blocks(), notes, self._noted)
+        plan = notes_plan(view, standing(self.material, view).blocks(), notes, self._asked)
         if plan is None:
             return False
-        self._noted = plan.results
+        self._asked = plan.results
         self._noting = True
         self.thinker.start(view.state.incumbent, lambda talk: write_notes(talk, plan))
         return True

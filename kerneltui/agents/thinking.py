@@ -112,9 +112,9 @@ class Talk:
         """Says something that is kept in the session."""
         self.tell(Said(self.agent, text))
 
-    def note(self, text: str, notes: str) -> None:
-        """Hands in lab notes, made from others."""
-        self.tell(Noted(self.agent, text, notes))
+    def note(self, text: str, notes: str, results: tuple[str, ...]) -> None:
+        """Hands in lab notes, made from others and from results of candidates."""
+        self.tell(Noted(self.agent, text, notes, results))
 
     def _written(self, answered: threading.Event) -> bool:
         """Waits until the engine has written something down; False if it is to end before that."""
