@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ _IN_STREAM = {
     "timeout_error": (504, "a timeout of the server"),
 }
 """Errors that come as an event of a stream whose status was 200."""
+_MOST_WAIT_S = 24 * 60 * 60
+"""What a server is believed to want at most; whoever is asked again after that may say it again."""
 _WORDS = {408: "timed out", 425: "too early", 429: "rate limited", 529: "overloaded"}
 _REMEDIES = {
     401: "the key was not accepted; set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN for a gateway)",
@@ -76,19 +79,23 @@ def trouble_of(error: BaseException, keys: Keys, host: str, model: str = "") -> 
 
 
 def asked_wait_ms(headers: Mapping[str, str], now: float | None = None) -> int | None:
-    """What a server asks to wait: `retry-after-ms`, or `retry-after` in seconds or as a date."""
+    """What a server asks to wait: `retry-after-ms`, `retry-after` in seconds or as a date. A day at most."""
     exact = _number(headers.get("retry-after-ms"))
     if exact is not None:
-        return round(exact)
+        return _bounded(exact / 1000)
     text = headers.get("retry-after")
     seconds = _number(text)
     if seconds is not None:
-        return round(seconds * 1000)
+        return _bounded(seconds)
     try:
-        date = email.utils.parsedate_to_datetime(text or "")
-    except (TypeError, ValueError):
+        date = email.utils.parsedate_to_datetime(text or "").timestamp()
+    except (TypeError, ValueError, OverflowError):
         return None
-    return max(0, round((date.timestamp() - (time.time() if now is None else now)) * 1000))
+    return _bounded(max(0.0, date - (time.time() if now is None else now)))
+
+
+def _bounded(seconds: float) -> int:
+    return round(min(seconds, _MOST_WAIT_S) * 1000)
 
 
 def _number(text: str | None) -> float | None:
@@ -96,7 +103,7 @@ def _number(text: str | None) -> float | None:
         value = float(text or "")
     except ValueError:
         return None
-    return value if 0 <= value < 1e9 else None
+    return value if value >= 0 and math.isfinite(value) else None
 
 
 def _of_status(error: BaseException, status: int, keys: Keys, host: str, model: str) -> Trouble:

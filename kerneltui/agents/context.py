@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from kerneltui.agents.backends import Ways, ways_on
-from kerneltui.agents.directive_rows import features_of, rows_text
+from kerneltui.agents.directive_rows import features_of, rows_text, unknown_of
 from kerneltui.agents.evidence import (
     candidate_evidence,
     limits_text,
@@ -129,7 +129,8 @@ def standing(material: Material, view: SearchView, notes: str = "") -> Standing:
     )
     machine = "\n".join(f"- {key}: {value}" for key, value in environment.items())
     words = " ".join(environment.values()).split()
-    quick = rows_text(features_of(material.target, material.ranks, words))
+    features = features_of(material.target, material.ranks, words)
+    quick = rows_text(features, unknown_of(material.target, words))
     session = "\n\n".join(
         [
             f"## The workload\n\n{fenced(material.workload, 'toml')}\n\n"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kerneltui.agents.prompt_files import prompt_text
 
-__all__ = ["FEATURES", "Row", "applying", "features_of", "rows", "rows_text"]
+__all__ = ["FEATURES", "Row", "applying", "features_of", "rows", "rows_text", "unknown_of"]
 
 FEATURES = frozenset({"cuda", "tma", "multicast", "two_ranks", "several_ranks"})
 """What a row may need, or must not find."""
@@ -60,14 +60,23 @@ def features_of(target: str, ranks: int, machine: Iterable[str]) -> frozenset[st
     return frozenset(found)
 
 
-def applying(features: Set[str]) -> tuple[Row, ...]:
-    """The rows that hold where a machine has these features."""
-    return tuple(row for row in rows() if row.needs <= features and not row.without & features)
+def unknown_of(target: str, machine: Iterable[str]) -> frozenset[str]:
+    """Which of `FEATURES` nobody knows of, since no GPU was looked at yet."""
+    looked = any(_level(word) is not None for word in machine)
+    return frozenset() if looked or target != "cuda" else frozenset({"tma"})
 
 
-def rows_text(features: Set[str]) -> str:
+def applying(features: Set[str], unknown: Set[str] = frozenset()) -> tuple[Row, ...]:
+    """The rows that hold where a machine has these features, whatever the unknown ones are."""
+    return tuple(
+        row for row in rows() if row.needs <= features and not row.without & (features | unknown)
+    )
+
+
+def rows_text(features: Set[str], unknown: Set[str] = frozenset()) -> str:
     """The rows that apply, a line each; empty if none does."""
-    return "\n".join(f"- {row.when}: {row.do} ({row.because})" for row in applying(features))
+    found = applying(features, unknown)
+    return "\n".join(f"- {row.when}: {row.do} ({row.because})" for row in found)
 
 
 def _level(word: str) -> int | None:

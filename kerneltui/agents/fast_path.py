@@ -133,6 +133,10 @@ class OfflineFastPath:
             return ""
         return self.status(view)
 
+    def rests_until(self, view: SearchView) -> float | None:
+        """Never: it asks no server."""
+        del view
+
     def status(self, view: SearchView) -> str:
         """Returns what the fast path does."""
         landed = landing_point(view)

@@ -36,6 +36,7 @@ from kerneltui.agents.model_port import (
 from kerneltui.agents.news import HandOver
 from kerneltui.agents.port import Proposal, SearchView
 from kerneltui.agents.prompt_files import prompt
+from kerneltui.agents.rests import rest_text
 from kerneltui.agents.thinking import Talk, Thinker
 from kerneltui.agents.tools import DESCRIBE, DIAGNOSE, PATHS, directive_of
 from kerneltui.agents.writing import Request, question, write
@@ -121,11 +122,19 @@ class ModelFastPath:
         if told is not None and told != self._handed:
             self._handed = told
             self.thinker.tell(told)
-        if self.busy or landing_point(view) is not None or self.gave_up(view) or _running(view):
+        if self.busy or not self._wanted(view) or self.rests_until(view) is not None:
             return
         plan = self._plan(view)
         self._heard = plan.steers
         self.thinker.start(plan.parent, lambda talk: self._propose(talk, plan))
+
+    def rests_until(self, view: SearchView) -> float | None:
+        """When the server lets its model be asked again, if that is all that it waits for."""
+        return self.thinker.rests_until(view, Role.FAST) if self._wanted(view) else None
+
+    def _wanted(self, view: SearchView) -> bool:
+        """Whether the next step is due: the one before it has a verdict, and it is not the last."""
+        return landing_point(view) is None and not self.gave_up(view) and not _running(view)
 
     def preview(self, view: SearchView) -> ModelCall:
         """What a model would be asked first now."""
@@ -161,7 +170,8 @@ class ModelFastPath:
             return f"thinking ({_stage(view)})"
         if self.gave_up(view):
             return f"gave up after {len(failures(view))} repairs; the slow path goes on"
-        return "waits for the evaluation of its kernel"
+        until = self.rests_until(view)
+        return rest_text(until, view.now) if until else "waits for the evaluation of its kernel"
 
     def answer(self, text: str) -> str:
         """Says what becomes of a message."""

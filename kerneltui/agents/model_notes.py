@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from kerneltui.agents.evidence import history_text
@@ -28,16 +28,16 @@ NOTES_EVERY = 8
 
 @dataclass(frozen=True, slots=True)
 class NotesPlan:
-    """What is asked: the standing instructions, the question, the notes that it is about."""
+    """What is asked: the standing instructions, the question, the notes and the results that it is about."""
 
     system: Sequence[Block]
     question: str
     notes: str
-    results: int
+    results: tuple[str, ...]
 
 
 def notes_plan(
-    view: SearchView, system: Sequence[Block], notes: str, noted: int
+    view: SearchView, system: Sequence[Block], notes: str, asked: Collection[str]
 ) -> NotesPlan | None:
     """Returns what to ask for new notes, or None while there is little to add.
 
@@ -45,13 +45,15 @@ def notes_plan(
         view: The state now.
         system: Standing instructions.
         notes: The notes now.
-        noted: Results that were there when notes were last asked for.
+        asked: The candidates of the last question, whether or not anything came of it. Those that did not
+            come into the notes are told again.
     """
-    results = [c for c in view.state.candidates.values() if _has_result(c)]
-    if len(results) - noted < NOTES_EVERY:
+    state = view.state
+    results = [c for c in state.candidates.values() if c.id not in state.noted and _has_result(c)]
+    if sum(candidate.id not in asked for candidate in results) < NOTES_EVERY:
         return None
-    question = prompt("meta", notes=notes.strip() or "none", results=history_text(results[noted:]))
-    return NotesPlan(system, question, notes, len(results))
+    question = prompt("meta", notes=notes.strip() or "none", results=history_text(results))
+    return NotesPlan(system, question, notes, tuple(candidate.id for candidate in results))
 
 
 def write_notes(talk: Talk, plan: NotesPlan) -> None:
@@ -70,7 +72,7 @@ def write_notes(talk: Talk, plan: NotesPlan) -> None:
         talk.say(f"no lab notes: {failure.reason}")
         return
     if text:
-        talk.note(text + "\n", plan.notes)
+        talk.note(text + "\n", plan.notes, plan.results)
 
 
 def _has_result(candidate: Candidate) -> bool:

@@ -58,6 +58,8 @@ class FailureKind(StrEnum):
     """The call would go over the budget."""
     STOPPED = "stopped"
     """Somebody asked for the end."""
+    RESTING = "resting"
+    """The server wants the model not to be asked yet, so it was not."""
 
 
 class ChunkKind(StrEnum):

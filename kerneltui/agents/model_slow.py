@@ -84,7 +84,7 @@ class ModelSlowPath:
     islands: int = 1
     name: AgentName = AgentName.SLOW
     _marks: dict[str, str] = field(default_factory=_no_marks)
-    _noted: int = 0
+    _asked: tuple[str, ...] = ()
     _heard: tuple[int, ...] = ()
     _noting: bool = False
 
@@ -124,11 +124,13 @@ class ModelSlowPath:
         self.thinker.start(plan.choice.parents[0], lambda talk: _propose(talk, plan), arm)
 
     def _begin_notes(self, view: SearchView) -> bool:
+        if self.thinker.rests_until(view, Role.META) is not None:
+            return False
         notes = self.notes()
-        plan = notes_plan(view, standing(self.material, view).blocks(), notes, self._noted)
+        plan = notes_plan(view, standing(self.material, view).blocks(), notes, self._asked)
         if plan is None:
             return False
-        self._noted = plan.results
+        self._asked = plan.results
         self._noting = True
         self.thinker.start(view.state.incumbent, lambda talk: write_notes(talk, plan))
         return True
@@ -146,6 +148,10 @@ class ModelSlowPath:
         if unknown_model(view.state, self.name, arm):
             return True
         return view.state.fruitless.get(speaker(str(self.name), arm), 0) >= MOST_FRUITLESS
+
+    def rests_until(self, view: SearchView, arm: str) -> float | None:
+        """When the server lets a model be asked again; None if it may be now."""
+        return self.thinker.rests_until(view, Role.SLOW, arm)
 
     def may_begin(self, view: SearchView) -> bool:
         """Whether there is a kernel to evolve."""

@@ -96,11 +96,15 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """New lab notes, made from `notes`: if the human has changed those meanwhile, the human's stay."""
+    """New lab notes, made from `notes`: if the human has changed those meanwhile, the human's stay.
+
+    `results` are the candidates whose results were told for them.
+    """
 
     agent: AgentName
     text: str
     notes: str
+    results: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

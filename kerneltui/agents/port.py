@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -36,6 +37,7 @@ class SearchView:
         queued: Candidates that wait for their evaluation, those among them that were interrupted.
         room: How many proposals may wait until the evaluator takes them.
         answered: Messages that are part of another question already.
+        now: The moment that all agents are asked about, in seconds since the epoch.
     """
 
     state: State
@@ -48,6 +50,7 @@ class SearchView:
     queued: Collection[str] = ()
     room: int = 1
     answered: frozenset[int] = frozenset()
+    now: float = field(default_factory=time.time)
 
 
 def _nothing() -> Mapping[str, str]:
@@ -117,6 +120,10 @@ class Agent(Protocol):
 
     def done(self, view: SearchView) -> str:
         """Why nothing more is proposed as things are, so that no message is heard; empty while it is."""
+        ...
+
+    def rests_until(self, view: SearchView) -> float | None:
+        """When it goes on, in seconds since the epoch, if a server's wish is all that keeps it from that."""
         ...
 
     def status(self, view: SearchView) -> str:

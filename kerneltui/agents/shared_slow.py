@@ -18,6 +18,7 @@ from kerneltui.agents.model_port import ModelCall
 from kerneltui.agents.model_slow import ModelSlowPath
 from kerneltui.agents.news import Migrates
 from kerneltui.agents.port import Proposal, SearchView
+from kerneltui.agents.rests import rest_text
 from kerneltui.agents.slow_path import OfflineSlowPath
 from kerneltui.agents.unknown_model import unknown_model
 from kerneltui.model.candidate import AgentName
@@ -107,6 +108,9 @@ class SharedSlowPath:
         if waiting:
             return f"{waiting} ready"
         arm = self._choice(view)
+        until = self.rests_until(view)
+        if until is not None and arm in ("", OFFLINE):
+            return rest_text(until, view.now) + ("; the search goes on" if arm else "")
         if arm == OFFLINE:
             return "leaves the next proposal to the search"
         if arm:
@@ -117,6 +121,15 @@ class SharedSlowPath:
             if unknown_model(view.state, self.name, name):
                 return f"rests: no such model {name}, /model slow NAME to change"
         return f"rests after {MOST_FRUITLESS} attempts without a proposal; pause and go on to retry"
+
+    def rests_until(self, view: SearchView) -> float | None:
+        """When the first model may be asked again, if all of them are to be left alone."""
+        if not self.models.may_begin(view):
+            return None
+        names = [name for name in self.names() if not self.models.rests(view, name)]
+        times = [self.models.rests_until(view, name) for name in names]
+        known = [until for until in times if until is not None]
+        return min(known) if known and len(known) == len(times) else None
 
     def answer(self, text: str) -> str:
         """Says what becomes of a message."""
@@ -149,7 +162,11 @@ class SharedSlowPath:
     def _arms(self, view: SearchView) -> tuple[str, ...]:
         arms: list[str] = []
         if self.models.may_begin(view):
-            arms += [name for name in self.names() if not self.models.rests(view, name)]
+            arms += [
+                name
+                for name in self.names()
+                if not self.models.rests(view, name) and self.models.rests_until(view, name) is None
+            ]
         if self.search is not None and landing_point(view) and self._dry != _mark(view):
             arms.append(OFFLINE)
         return tuple(arms)

@@ -174,6 +174,10 @@ class OfflineSlowPath:
         """Never says so: it may have something again after every result."""
         return ""
 
+    def rests_until(self, view: SearchView) -> float | None:
+        """Never: it asks no server."""
+        del view
+
     def status(self, view: SearchView) -> str:
         """Returns what the slow path does."""
         if landing_point(view) is None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from kerneltui.agents.model_port import (
     Chunk,
-    ChunkKind,
     FailureKind,
     ModelCall,
     ModelFailure,
     ModelPort,
     ModelReply,
+    Role,
 )
 from kerneltui.agents.news import (
     CallBegins,
@@ -28,13 +28,14 @@ from kerneltui.agents.news import (
     Thought,
     Withdrawn,
 )
-from kerneltui.agents.port import Proposal
+from kerneltui.agents.port import Proposal, SearchView
+from kerneltui.agents.rests import Rests, rest_text
 from kerneltui.model.candidate import AgentName
 
 __all__ = ["NothingProposed", "Talk", "Thinker"]
 
 _LOOK_S = 0.2
-_BLAMELESS = (FailureKind.STOPPED, FailureKind.BUDGET)
+_BLAMELESS = (FailureKind.STOPPED, FailureKind.BUDGET, FailureKind.RESTING)
 
 
 class NothingProposed(Exception):
@@ -58,14 +59,15 @@ class Talk:
     model: ModelPort
     tell: Callable[[News], None]
     stopped: Callable[[], bool]
+    rests: Rests = field(default_factory=Rests)
     calls: list[int] = field(default_factory=_numbers)
 
     def ask(self, call: ModelCall) -> ModelReply:
         """Asks a model once the engine has written down that it is asked.
 
         Raises:
-            ModelFailure: Nothing usable came, or the engine refuses since it would go over a budget or the
-                search is over.
+            ModelFailure: Nothing usable came, the engine refuses since it would go over a budget or the
+                search is over, or the server wants the model not to be asked yet.
         """
         begins = self._granted(call)
         name, price = begins.model, begins.reserved_micro_usd
@@ -85,6 +87,8 @@ class Talk:
         try:
             reply = self.model.ask(call, hear, self.stopped)
         except ModelFailure as failure:
+            if failure.wait_ms:
+                self.rests.begin(name, failure.wait_ms)
             self._ended(begins.number, str(failure.kind), failure, failure.reason)
             raise
         except Exception as error:  # nobody knows what it has cost: all that it may have
@@ -104,6 +108,10 @@ class Talk:
         """
         while True:  # what it costs is asked anew after a pause: another model may be chosen
             name, price = self.model.quote(call)
+            until = self.rests.until(name)
+            if until is not None:
+                text = f"{name} {rest_text(until, self.rests.clock())}"
+                raise ModelFailure(FailureKind.RESTING, text, model=name)
             begins = CallBegins(self.agent, str(call.role), name, call.purpose, price)
             self.tell(begins)
             if not self._written(begins.answered):
@@ -118,9 +126,9 @@ class Talk:
         """Says something that is kept in the session."""
         self.tell(Said(self.agent, text))
 
-    def note(self, text: str, notes: str) -> None:
-        """Hands in lab notes, made from others."""
-        self.tell(Noted(self.agent, text, notes))
+    def note(self, text: str, notes: str, results: tuple[str, ...]) -> None:
+        """Hands in lab notes, made from others and from results of candidates."""
+        self.tell(Noted(self.agent, text, notes, results))
 
     def _written(self, answered: threading.Event) -> bool:
         """Waits until the engine has written something down; False if it is to end before that."""
@@ -153,12 +161,20 @@ class Thinker:
         agent: Whose thoughts.
         model: Whom it asks.
         tell: Takes news to the engine; from any thread.
+        rests: The models that are not asked for a while; shared by all that ask the same ones.
     """
 
-    def __init__(self, agent: AgentName, model: ModelPort, tell: Callable[[News], None]) -> None:
+    def __init__(
+        self,
+        agent: AgentName,
+        model: ModelPort,
+        tell: Callable[[News], None],
+        rests: Rests | None = None,
+    ) -> None:
         self._agent = agent
         self._model = model
         self._tell = tell
+        self._rests = Rests() if rests is None else rests
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._made: list[Proposal] = []
@@ -168,6 +184,17 @@ class Thinker:
     def busy(self) -> bool:
         """Whether a thought is under way, or what it told was not handled yet."""
         return self._thread is not None
+
+    def rests_until(self, view: SearchView, role: Role, model: str = "") -> float | None:
+        """When a model may be asked again that its server wants to be left alone; None if it may be now.
+
+        Args:
+            view: The state now; all agents are asked about the same moment.
+            role: Whose model.
+            model: Which of the role's; empty is its first.
+        """
+        name = model or next(iter(self._model.models(role)), "")
+        return self._rests.until(name, view.now)
 
     def start(self, parent: str, thought: Callable[[Talk], Proposal | None], arm: str = "") -> None:
         """Begins a thought; `Thought` is told when it has ended.
@@ -224,7 +251,7 @@ class Thinker:
             self._thread.join(2.0)
 
     def _think(self, parent: str, thought: Callable[[Talk], Proposal | None], arm: str) -> None:
-        talk = Talk(self._agent, self._model, self._tell, self._stop.is_set)
+        talk = Talk(self._agent, self._model, self._tell, self._stop.is_set, self._rests)
         try:
             made = thought(talk)
             if made is not None:
@@ -235,19 +262,11 @@ class Thinker:
             reason = f"{failure.kind}: {failure.reason}"
             blameless = failure.kind in _BLAMELESS
             self._nothing(parent, reason, "", talk, "" if blameless else arm, blameless=blameless)
-            self._wait(failure.wait_ms)
         except Exception as error:  # the engine must hear of it; a thread that dies tells nobody
             reason = f"{type(error).__name__}: {error}"
             self._nothing(parent, reason, traceback.format_exc(), talk, arm)
         finally:
             self._tell(Thought(self._agent, self._settle))
-
-    def _wait(self, milliseconds: int) -> None:
-        """Lets the next thought begin only when the server wants to be asked again; an interrupt ends it."""
-        if milliseconds:
-            text = f"waits {milliseconds / 1000:g} s, as the server asks"
-            self._tell(Heard(self._agent, Chunk(ChunkKind.STATUS, text)))
-            self._stop.wait(milliseconds / 1000)
 
     def _settle(self) -> None:
         self._thread = None

@@ -263,7 +263,7 @@ class AgentDesk:
         try:
             if lab_notes(self.recorder) != news.notes:
                 raise Refused("the human has changed them meanwhile")
-            write_notes(self.recorder, news.text, by=str(news.agent))
+            write_notes(self.recorder, news.text, by=str(news.agent), results=news.results)
         except Refused as error:
             text = f"lab notes not taken: {error}"
             self.recorder.record(AgentMessage(at=now_ns(), agent=str(news.agent), text=text))

@@ -27,8 +27,17 @@ def lab_notes(recorder: Recorder) -> str:
     return data.decode("utf-8", "replace")
 
 
-def write_notes(recorder: Recorder, text: str, *, by: str = "human") -> None:
-    """Replaces the notes; `by` is who wrote them.
+def write_notes(
+    recorder: Recorder, text: str, *, by: str = "human", results: tuple[str, ...] = ()
+) -> None:
+    """Replaces the notes.
+
+    Args:
+        recorder: Writes the event.
+        text: The notes as they are from now on.
+        by: Who wrote them.
+        results: The candidates whose results a model was told of for them. It may find that those change
+            nothing, and is not told again.
 
     Raises:
         Refused: Nothing was changed, or they are too long.
@@ -39,6 +48,6 @@ def write_notes(recorder: Recorder, text: str, *, by: str = "human") -> None:
     if size > _MOST_BYTES:
         raise Refused(f"the notes have {size} bytes; at most {_MOST_BYTES} go into a question")
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    if text == lab_notes(recorder):
+    if text == lab_notes(recorder) and not results:
         raise Refused("nothing was changed in the notes")
-    recorder.record(NotesWritten(at=now_ns(), text=text, by=by))
+    recorder.record(NotesWritten(at=now_ns(), text=text, by=by, results=results))

@@ -11,6 +11,7 @@ from typing import Any
 from kerneltui.agents.fast_path import MOST_TRIES, landing_point
 from kerneltui.agents.news import CallBegins
 from kerneltui.agents.port import Agent, Proposal, SearchView
+from kerneltui.agents.rests import rest_text
 from kerneltui.engine.agent_desk import NEWS, AgentDesk
 from kerneltui.engine.notes import failure_log, read_note
 from kerneltui.engine.proposal_check import ProposalCheck
@@ -58,6 +59,7 @@ class Proposing:
         ahead: How many proposals of an agent may wait, made while evaluations run.
         say: Broadcasts progress: kind, about, text.
         queued: Candidates that wait for their evaluation.
+        patience_s: How long the search waits for a model that is to be left alone, and does not end.
     """
 
     recorder: Recorder
@@ -67,6 +69,7 @@ class Proposing:
     ahead: int
     say: Callable[[str, str, str], None]
     queued: Callable[[], Collection[str]]
+    patience_s: float
     desk: AgentDesk = field(init=False)
     _check: ProposalCheck = field(init=False)
     _said: dict[str, str] = field(default_factory=_texts)
@@ -111,7 +114,18 @@ class Proposing:
         if any(agent.busy for agent in self.agents):
             return None
         left = _without_verdict(view)
-        return Again(left) if left else Ended("the search has nothing left to propose")
+        return Again(left) if left else self._idle(view)
+
+    def _idle(self, view: SearchView) -> Ended | None:
+        """Why the search ends where no agent has anything; None if a server's wait is worth waiting for."""
+        rests = [(agent.rests_until(view), str(agent.name)) for agent in self.agents]
+        known = [(until, name) for until, name in rests if until is not None]
+        if not known:
+            return Ended("the search has nothing left to propose")
+        until, name = min(known)
+        if until - view.now <= self.patience_s:
+            return None
+        return Ended(f"{name} {rest_text(until, view.now)}, and nothing else can propose")
 
     def think(self, queued: int) -> None:
         """Lets agents begin with their next proposals, while `queued` candidates wait or run.

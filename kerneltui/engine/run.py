@@ -17,6 +17,7 @@ from typing import Any
 from kerneltui.agents.agent_config import AgentConfig, load_agent_config
 from kerneltui.agents.model_port import ModelPort
 from kerneltui.agents.port import Agent
+from kerneltui.agents.rests import Rests
 from kerneltui.config import config_folder
 from kerneltui.engine.executor import EvaluatorPort, Executor
 from kerneltui.engine.opening import (
@@ -36,7 +37,14 @@ from kerneltui.engine.staff import MakeModel, Staff
 from kerneltui.engine.tuner import Options, Stop, Tuner
 from kerneltui.model.agent_event import CallRecord
 from kerneltui.model.command import Progress
-from kerneltui.model.event import AgentMessage, BudgetSet, Event, RuleSet
+from kerneltui.model.event import (
+    AgentMessage,
+    BudgetSet,
+    Event,
+    ModelChosen,
+    PauseSet,
+    RuleSet,
+)
 from kerneltui.model.state import State
 from kerneltui.model.workload import TargetSpec, Workload
 from kerneltui.session.repository import Session
@@ -164,9 +172,11 @@ class _Engine:
         agents: list[Agent] = []
         options = setup.options
         self._model: ModelPort | None = None
+        self._rests: Rests | None = None
         if workload is not None and spec is not None and setup.place.workload is not None:
             mode = setup.start.agents or state.agents
             config = _config(mode)
+            options = replace(options, patience_s=config.limits.longest_wait_ms / 1000)
             if options.ahead is None:
                 options = replace(options, ahead=config.ahead)
             staff = Staff(
@@ -181,7 +191,7 @@ class _Engine:
                 islands=config.islands,
             )
             agents = staff.agents(mode)
-            self._model = staff.model
+            self._model, self._rests = staff.model, staff.rests
         self._tuner = Tuner(
             recorder=self._recorder,
             executor=None,
@@ -280,8 +290,21 @@ class _Engine:
         self._setup.on_event(event, self._recorder.state)
         if isinstance(event, BudgetSet) and self._model is not None:
             self._model.set_budget(event.micro_usd)
+        self._wake(event)
         if position % SNAPSHOT_EVERY == 0:
             save_snapshot(self._session, self._recorder.state)
+
+    def _wake(self, event: Event) -> None:
+        """Lets models be asked at once where the human wants to go on; what ends other rests ends these."""
+        if self._rests is None:
+            return
+        match event:
+            case BudgetSet() | PauseSet(paused=False):
+                self._rests.end()
+            case ModelChosen():
+                self._rests.end(event.model.split())
+            case _:
+                pass
 
     def _progressed(self, progress: Progress) -> None:
         self._server.progress(progress)

@@ -14,6 +14,7 @@ from kerneltui.agents.model_fast import ModelFastPath
 from kerneltui.agents.model_port import ModelPort, Role
 from kerneltui.agents.model_slow import ModelSlowPath
 from kerneltui.agents.port import Agent
+from kerneltui.agents.rests import Rests
 from kerneltui.agents.shared_slow import SharedSlowPath
 from kerneltui.agents.slow_path import OfflineSlowPath
 from kerneltui.agents.thinking import Thinker
@@ -50,6 +51,7 @@ class Staff:
         models_alone: Whether the search without a model does not propose beside it.
         islands: Of the slow path with models.
         model: The language model that was made, if any.
+        rests: The models that their server wants to be left alone for a while.
     """
 
     recorder: Recorder
@@ -62,6 +64,7 @@ class Staff:
     models_alone: bool = False
     islands: IslandConfig = field(default_factory=IslandConfig)
     model: ModelPort | None = None
+    rests: Rests = field(default_factory=Rests)
 
     def agents(self, mode: str) -> list[Agent]:
         """The agents of a mode, in the order in which they are asked.
@@ -87,10 +90,12 @@ class Staff:
         self.model = model
         seed_file = state.candidates[state.base].seed_file
         material = Material.of(self.folder, state.target, state.ranks, seed_file)
-        fast = ModelFastPath(material, Thinker(AgentName.FAST, model, self.tell), self._notes)
+        fast = ModelFastPath(
+            material, Thinker(AgentName.FAST, model, self.tell, self.rests), self._notes
+        )
         slow = ModelSlowPath(
             material,
-            Thinker(AgentName.SLOW, model, self.tell),
+            Thinker(AgentName.SLOW, model, self.tell, self.rests),
             fast.gave_up,
             self._notes,
             state.seed,

@@ -72,12 +72,15 @@ class Options:
         undecided: How many candidates may wait for the human before the search waits; None: any.
         ahead: How many proposals of an agent may wait, made while evaluations run; None: what
             `agents.toml` says.
+        patience_s: How long the search waits if all that could propose are models whose server wants them
+            to be left alone; for longer it ends.
         leave_when_done: Ends the engine when the search has ended (for `tune`).
         idle_exit_s: Leaves after so many seconds without clients and without work.
     """
 
     undecided: int | None = 8
     ahead: int | None = None
+    patience_s: float = 60.0
     leave_when_done: bool = False
     idle_exit_s: float = IDLE_EXIT_S
 
@@ -126,6 +129,7 @@ class Tuner:
             ahead=AHEAD if self.options.ahead is None else self.options.ahead,
             say=self.say,
             queued=lambda: self._waiting.candidates,
+            patience_s=self.options.patience_s,
         )
 
     def run(self) -> str:

@@ -103,20 +103,26 @@ class Evaluator:
         """Ends the running evaluation now; callable from any thread."""
         self.stand.interrupt()
 
-    def environment(self) -> Mapping[str, str]:
-        """Describes the machine that measures; with its rates, once they are known."""
-        load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
+    def machine(self) -> Mapping[str, str]:
+        """Describes the machine as far as nothing has to be started or measured for it."""
         return {
             "machine": _cpu_model(),
             "cores": str(self.stand.target.cores),
             "kernel": platform.release(),
             "python": platform.python_version(),
             "compiler": str(getattr(self.stand.target.toolchain, "version", "")),
+            "clocks": "unlocked",
+            **self.stand.target.describe(),
+        }
+
+    def environment(self) -> Mapping[str, str]:
+        """Describes the machine that measures; with its rates, once they are known."""
+        load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
+        return {
+            **self.machine(),
             "torch": str(self.stand.judge.hello.get("torch", "")),
             "sandbox": self.stand.target.sandbox_level,
-            "clocks": "unlocked",
             "load": load,
-            **self.stand.target.describe(),
             **{k: v for rates in self._measured.values() for k, v in rates.words().items()},
         }
 

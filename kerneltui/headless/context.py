@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from kerneltui.agents.agent_config import load_agent_config
 from kerneltui.agents.bounded import estimate_tokens
+from kerneltui.agents.fast_path import landing_point
 from kerneltui.agents.model_fast import ModelFastPath
 from kerneltui.agents.model_port import (
     Chunk,
@@ -20,12 +22,17 @@ from kerneltui.agents.model_port import (
 )
 from kerneltui.agents.port import SearchView
 from kerneltui.agents.shared_slow import SharedSlowPath
+from kerneltui.agents.tool_schema import wire_schema
+from kerneltui.config import config_folder
+from kerneltui.engine.errors import WorkloadUnfit
+from kerneltui.engine.evaluator import make_evaluator
 from kerneltui.engine.notes import failure_log, read_note
 from kerneltui.engine.opening import Start, create_session, workload_on
 from kerneltui.engine.reader import Recording, opened_recording
 from kerneltui.engine.staff import Staff
 from kerneltui.headless.output import Exit
-from kerneltui.model.event import AcceptRule
+from kerneltui.model.candidate import Phase
+from kerneltui.model.event import AcceptRule, SessionOpened, SessionResumed
 from kerneltui.model.workload import TargetSpec, Workload
 from kerneltui.targets.cuda.network import nccl_words
 from kerneltui.targets.cuda.packages import installed_nccl
@@ -62,22 +69,44 @@ class _Nobody:
 
 def context(folder: Path, *, session: Path | None, target: str | None, agent: str) -> int:
     """Prints the context of the fast or the slow path, in a session or in a new one."""
-    workload, spec = workload_on(folder, target)
     if session is not None:
         with opened_recording(session) as recording:
-            call = _call(recording, workload, spec, agent)
-    else:
-        with tempfile.TemporaryDirectory(prefix="kerneltui-context-") as place:
-            words = nccl_words(installed_nccl()) if spec.name == "cuda" else {}
-            start = Start(spec.name, "claude", 0, AcceptRule.NONE, None, None, environment=words)
-            with create_session(Path(place) / "session", workload, start) as made:
-                call = _call(Recording(made), workload, spec, agent)
-    _print(call)
+            state = recording.recorder.state
+            if target not in (None, state.target):
+                raise WorkloadUnfit(f"{session}: is of target {state.target}, not {target}")
+            workload, spec = workload_on(folder, state.target)
+            _show(recording, workload, spec, agent)
+        return Exit.FINISHED
+    workload, spec = workload_on(folder, target)
+    machine, unseen = _machine(workload, spec)
+    start = Start(spec.name, "claude", 0, AcceptRule.NONE, None, None, environment=machine)
+    with (
+        tempfile.TemporaryDirectory(prefix="kerneltui-context-") as place,
+        create_session(Path(place) / "session", workload, start) as made,
+    ):
+        _show(Recording(made), workload, spec, agent, unseen)
     return Exit.FINISHED
 
 
-def _call(recording: Recording, workload: Workload, spec: TargetSpec, agent: str) -> ModelCall:
+def _machine(workload: Workload, spec: TargetSpec) -> tuple[Mapping[str, str], str]:
+    """What a session's record would say of this machine, and what only a session can know."""
+    measured = "rates, bounds and baselines of the machine, torch, sandbox and load"
+    try:
+        evaluator = make_evaluator(workload, spec)
+    except WorkloadUnfit as error:
+        words = nccl_words(installed_nccl()) if spec.name == "cuda" else {}
+        return words, f"{measured}, and the machine, so no row that depends on it ({error})"
+    try:
+        return evaluator.machine(), measured
+    finally:
+        evaluator.close()
+
+
+def _show(
+    recording: Recording, workload: Workload, spec: TargetSpec, agent: str, unseen: str = ""
+) -> None:
     recorder = recording.recorder
+    config = load_agent_config(config_folder())
     staff = Staff(
         recorder=recorder,
         workload=workload,
@@ -87,23 +116,51 @@ def _call(recording: Recording, workload: Workload, spec: TargetSpec, agent: str
         tell=lambda news: None,
         make_model=lambda calls: _Nobody(),
         models_alone=True,
+        islands=config.islands,
     )
-    shapes = [shape.dimensions for shape in recorder.state.shapes]
-    view = SearchView(
-        recorder.state,
-        recorder.source,
-        shapes,
-        Path(recorder.kernel_path).name,
-        record=partial(read_note, recorder),
-        log=partial(failure_log, recorder),
-    )
+    view = _view(recording)
     found = [one for one in staff.agents("claude") if str(one.name) == agent]
     speaker = found[0]
     assert isinstance(speaker, ModelFastPath | SharedSlowPath)
-    return speaker.preview(view)
+    call = speaker.preview(view)
+    _print(call, strict=config.asked(call.role).strict_tools)
+    if unseen:
+        print(f"without --session nobody knows, and it is not in there: {unseen}")
+    aside = _not_asked(speaker, view)
+    if aside:
+        print(aside)
 
 
-def _print(call: ModelCall) -> None:
+def _view(recording: Recording) -> SearchView:
+    """What the agents of an engine that goes on with the session would look at."""
+    recorder = recording.recorder
+    state = recorder.state
+    begun = [e.at for e in recording.events if isinstance(e, SessionOpened | SessionResumed)]
+    waiting = (Phase.PROPOSED, Phase.INTERRUPTED)
+    return SearchView(
+        state,
+        recorder.source,
+        [shape.dimensions for shape in state.shapes],
+        Path(recorder.kernel_path).name,
+        record=partial(read_note, recorder),
+        log=partial(failure_log, recorder),
+        elapsed_ns=state.at - begun[-1],
+        queued=[c.id for c in state.candidates.values() if c.phase in waiting],
+    )
+
+
+def _not_asked(speaker: ModelFastPath | SharedSlowPath, view: SearchView) -> str:
+    """Why a session as it stands would not ask this now; empty if it would."""
+    if isinstance(speaker, SharedSlowPath):
+        if speaker.models.may_begin(view):
+            return ""
+        return "not asked now: the slow path begins once the fast path has landed or given up"
+    if landing_point(view) is None and not speaker.gave_up(view):
+        return ""
+    return f"not asked now: {speaker.status(view)}"
+
+
+def _print(call: ModelCall, *, strict: bool) -> None:
     total = 0
     for number, block in enumerate(call.system, 1):
         cached = ", cached" if block.cached else ""
@@ -112,7 +169,7 @@ def _print(call: ModelCall) -> None:
         total += _section(f"{call.role}: {call.purpose}", turn.text)
     for tool in call.in_request:
         aside = "" if tool in call.tools else ", not to be called here"
-        schema = json.dumps(tool.schema, indent=1)
+        schema = json.dumps(wire_schema(tool.schema) if strict else tool.schema, indent=1)
         total += _section(f"tool {tool.name}{aside}", f"{tool.description}\n\n{schema}")
     print(
         f"about {total:,} tokens in all, by the length of the text; a call's record has what was counted"

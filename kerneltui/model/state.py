@@ -84,8 +84,8 @@ class State:
     `position` is the number of events folded, `fruitless` counts by agent the attempts in a row that gave
     no proposal, `barren` lists those of the slow path's arms; `migrated` is the number of results when
     islands last took over each other's best. `notes` is what the human made of the lab notes, None if nobody
-    touched them; `models` names by role the models that the human chose; `handover` is what the fast path
-    left behind.
+    touched them; `noted` are the candidates whose results a model has put into them; `models` names by role
+    the models that the human chose; `handover` is what the fast path left behind.
     """
 
     position: int = 0
@@ -123,6 +123,7 @@ class State:
     barren: tuple[attempts.BarrenAttempt, ...] = field(default=(), metadata=LATER)
     migrated: int = field(default=0, metadata=LATER)
     notes: str | None = field(default=None, metadata=LATER)
+    noted: tuple[str, ...] = field(default=(), metadata=LATER)
     models: Mapping[str, str] = field(default_factory=dict[str, str], metadata=LATER)
     handover: HandedOver | None = field(default=None, metadata=LATER)
     ended: str = ""
@@ -251,6 +252,7 @@ class State:
                 self.constraints = constrained(self.constraints, event)
             case NotesWritten():
                 self.notes = event.text
+                self.noted = (*self.noted, *event.results)
             case ModelChosen():
                 self.models = {**self.models, event.role: event.model}
                 self.fruitless = attempts.woken(self.fruitless, event.role, event.model)

@@ -59,11 +59,15 @@ class ConstraintSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotesWritten:
-    """The human or an agent wrote the lab notes; every candidate from then on has them in its tree."""
+    """The human or an agent wrote the lab notes; every candidate from then on has them in its tree.
+
+    `results` are the candidates whose results a model was told of when it wrote them.
+    """
 
     at: int
     text: str
     by: str = field(default="human", metadata=LATER)
+    results: tuple[str, ...] = field(default=(), metadata=LATER)
 
     @property
     def subject(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -12,11 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
-from loopback.script import Step
+from loopback.asked import stated_of
+from loopback.script import Say, Step
 from loopback.server import Loopback
 
 from kerneltui.engine.launcher import launch_reader
 from kerneltui.headless.finding import first_line
+from kerneltui.model.kernel import parse_kernel
 from kerneltui.session.binary import environment
 from kerneltui.targets.cpu.landlock import landlock_version
 from kerneltui.targets.environment import child_environment, without_keys
@@ -117,14 +120,50 @@ def telling_git(folder: Path) -> Path:
     return place
 
 
+def steps(project: Path) -> list[Step]:
+    """A gateway that even says the key back, then a kernel that does not compile, and one that does."""
+    kernels = project / "kernels" / "gemm_allgather"
+    seed = (kernels / "host.cpp").read_text(encoding="utf-8")
+    window = parse_kernel((kernels / "window.cpp").read_text(encoding="utf-8"))
+    head = "#include <kerneltui/kernel.h>\n"
+
+    def answer(tool: str, **fields: object) -> list[Say]:
+        return [Say("tool", json.dumps(fields), tool)]
+
+    def proposed(line: str) -> list[Say]:
+        region = f"// kerneltui: evolve begin flags\n{line}\n// kerneltui: evolve end\n"
+        source = seed.replace(head, head + region)
+        directive = stated_of(parse_kernel(seed))
+        return answer("propose", reason="asks for flags", directive=directive, rewrite=source)
+
+    graph = {
+        "name": "all_gather",
+        "reads": "C",
+        "writes": "C",
+        "producer": "gemm",
+        "consumer": "caller",
+    }
+    said = {"type": "invalid_request_error", "message": f"no: {KEYS['ANTHROPIC_API_KEY']}"}
+    described = answer("describe", collectives=[graph], directive=stated_of(window))
+    return [
+        Step("says it back", status=400, error=said),
+        Step("describe", expect=("Describe it with the tool",), say=described),
+        Step(
+            "broken", expect=("Stage A\\.",), say=proposed("static const int flags = no_such_name;")
+        ),
+        Step(
+            "judge", expect=("^tool diagnose$",), say=answer("diagnose", diagnosis="no such name")
+        ),
+        Step("mended", expect=("Repair it",), say=proposed("static const int flags = 1;")),
+    ]
+
+
 @pytest.mark.slow
 def test_a_real_session_keeps_keys_to_itself(project: Path, tmp_path: Path):
-    """A model is asked with the key, the seed is compiled, judged and measured, and it goes nowhere else."""
+    """A model is asked with the key, what it proposes is compiled and measured, and nobody else has it."""
     one_shape(project)
     session, output = tmp_path / "session", tmp_path / "output"
-    # A gateway may even say the key back.
-    said = {"type": "invalid_request_error", "message": f"no: {KEYS['ANTHROPIC_API_KEY']}"}
-    with Loopback([Step("never", times=0, status=400, error=said)]) as server:
+    with Loopback(steps(project)) as server:
         keys = {
             **os.environ,
             **KEYS,
@@ -134,7 +173,8 @@ def test_a_real_session_keeps_keys_to_itself(project: Path, tmp_path: Path):
             "XDG_CONFIG_HOME": str(tmp_path / "config"),
         }
         watch = _watched_session(project, session, output, keys)
-        assert KEYS["ANTHROPIC_API_KEY"] in server.requests[0].headers["Authorization"]
+        assert not server.problems
+    assert KEYS["ANTHROPIC_API_KEY"] in server.requests[0].headers["Authorization"]
     text = output.read_text()
     for part in NEEDED:
         assert watch.saw(part), f"never saw {part}, so nothing is proved about it: {text[-2000:]}"
@@ -142,7 +182,12 @@ def test_a_real_session_keeps_keys_to_itself(project: Path, tmp_path: Path):
     assert "PATH=" in (tmp_path / GIT_TOLD).read_text(), "git was never run"
     assert files_with_marker(tmp_path) == []
     told = objects_of(session)
-    assert b"model_call_ended" in told, text[-2000:]
+    for event in (b"model_call_ended", b"candidate_failed", b"candidate_measured"):
+        assert event in told, text[-2000:]
+    assert b"no_such_name" in b"".join(path.read_bytes() for path in session.rglob("*.log"))
+    notes = ["git", "notes", "--ref", "evaluations", "list"]
+    noted = subprocess.run(notes, cwd=session, capture_output=True, text=True, check=True).stdout
+    assert len(noted.splitlines()) == 2, "one for each evaluation"
     assert MARKER.encode() not in told
     _check_bundle(session, tmp_path, keys)
 
@@ -150,10 +195,10 @@ def test_a_real_session_keeps_keys_to_itself(project: Path, tmp_path: Path):
 def _watched_session(
     project: Path, session: Path, output: Path, environment: dict[str, str]
 ) -> Watch:
-    """Runs until all that was needed was seen, then ends it as Ctrl-C does."""
+    """Runs until the second candidate is measured, which ends the search."""
     command = [
         sys.executable, "-m", "kerneltui.cli", "tune", "workloads/gemm_allgather",
-        "--target", "cpu", "--candidates", "1", "--session", str(session), "--json",
+        "--target", "cpu", "--candidates", "2", "--session", str(session), "--json",
         "--agents", "claude",
     ]  # fmt: skip
     with (
@@ -170,14 +215,7 @@ def _watched_session(
         watch = Watch(process.pid)
         watch.start()
         try:
-            for _ in range(800):
-                if process.poll() is not None:
-                    break
-                if all(map(watch.saw, NEEDED)) and b'"model_call_ended"' in output.read_bytes():
-                    break
-                time.sleep(0.1)
-            process.send_signal(signal.SIGINT)
-            process.wait(25)
+            process.wait(110)
         finally:
             process.kill()
             watch.done.set()

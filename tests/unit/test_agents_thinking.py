@@ -10,7 +10,8 @@ import pytest
 from test_engine_agents import PRICE, ScriptedModel
 
 from kerneltui.agents.model_port import Chunk, FailureKind, ModelCall, ModelFailure, Role, Turn
-from kerneltui.agents.news import CallBegins, CallEnds, Heard, NoProposal, Thought
+from kerneltui.agents.news import CallBegins, CallEnds, NoProposal, Thought
+from kerneltui.agents.rests import Rests
 from kerneltui.agents.thinking import Talk, Thinker
 from kerneltui.model.candidate import AgentName
 
@@ -39,18 +40,29 @@ def ask(talk: Talk) -> None:
     talk.ask(CALL)
 
 
-def test_no_thought_begins_before_the_server_wants_to_be_asked_again() -> None:
-    limited = ModelFailure(FailureKind.OVERLOADED, "429", wait_ms=10**9)
+def test_a_model_that_is_to_be_left_alone_is_not_asked_and_nobody_waits() -> None:
+    limited = ModelFailure(FailureKind.OVERLOADED, "429", wait_ms=86_400_000)
     desk, model = Desk(), ScriptedModel([limited])
-    thinker = Thinker(AgentName.SLOW, model, desk.tell)
-    thinker.start("c0001", ask)
-    assert desk.until(NoProposal).reason == "overloaded: 429"
-    heard = desk.until(Heard)
-    assert heard.chunk.text == "waits 1e+06 s, as the server asks"
-    assert thinker.busy
-    thinker.interrupt()
+    now = 1_000.0
+    rests = Rests(lambda: now)
+    thinker = Thinker(AgentName.SLOW, model, desk.tell, rests)
+    thinker.start("c0001", ask, "model-x")
+    failed = desk.until(NoProposal)
+    assert (failed.reason, failed.arm, failed.blameless) == ("overloaded: 429", "model-x", False)
     desk.until(Thought).settled()
     assert not thinker.busy
+    assert rests.until("model-x") == now + 86_400
+
+    thinker.start("c0001", ask, "model-x")
+    failed = desk.until(NoProposal)
+    assert failed.reason.startswith("resting: model-x rests until ")
+    assert (failed.calls, failed.arm, failed.blameless) == ((), "", True)
+    desk.until(Thought).settled()
+    assert len(model.asked) == 1
+    now += 86_400
+    thinker.start("c0001", ask, "model-x")
+    desk.until(Thought)
+    assert len(model.asked) == 2
 
 
 @pytest.mark.parametrize(("price", "cost"), [(PRICE, PRICE), (None, None)])
