@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from kerneltui.config import DEFAULT_CANDIDATES, parse_budget
+from kerneltui.config import DEFAULT_CANDIDATES, config_folder, parse_budget
 from kerneltui.headless.output import Exit
 
 __all__ = ["main"]
@@ -51,11 +51,20 @@ def _agents(wanted: str | None) -> str:
     """The agents that were asked for, or else those that this environment can have."""
     keys = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
     has_key = any(os.environ.get(name, "").strip() for name in keys)
-    if wanted == "claude" and not has_key:
+    if wanted == "claude" and not has_key and _asks_the_vendor():
         raise click.UsageError(
             "--agents claude needs a key: set ANTHROPIC_API_KEY, or take --agents offline"
         )
     return wanted or ("claude" if has_key else "offline")
+
+
+def _asks_the_vendor() -> bool:
+    """Whether models are asked at the vendor's; a server of one's own may want no key."""
+    from kerneltui.agents.agent_config import load_agent_config
+    from kerneltui.agents.claude_client import VENDOR_URL, server_address
+
+    address = server_address(load_agent_config(config_folder()).base_url, os.environ)
+    return address == VENDOR_URL
 
 
 def _refuse_for_begun(session: Path, *, attaching: bool) -> None:

@@ -241,6 +241,21 @@ def test_claude_without_a_key_is_refused_before_anything_runs(
     assert not path.exists()
 
 
+def test_claude_at_a_server_of_ones_own_needs_no_key(
+    kerneltui: Kerneltui, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    settings = tmp_path / "kerneltui" / "agents.toml"
+    settings.parent.mkdir()
+    settings.write_text('base_url = "http://localhost:4000"\n', encoding="utf-8")
+    began = ["tune", WORKLOAD, "--agents", "claude", "--target", "abacus"]
+    assert "is not defined for target" in kerneltui(*began, "--session", tmp_path / "own").error
+    settings.write_text("", encoding="utf-8")
+    assert "needs a key" in kerneltui(*began, "--session", tmp_path / "vendor").error
+
+
 @pytest.mark.parametrize("named", ["as the session", "with --session"])
 def test_a_session_does_not_change_its_target(kerneltui: Kerneltui, session: Path, named: str):
     arguments = [session] if named == "as the session" else [WORKLOAD, "--session", session]
