@@ -14,6 +14,7 @@ MISMATCH = FailureKind.MISMATCH
 TAMPERING = FailureKind.TAMPERING
 ERROR = FailureKind.KERNEL_ERROR
 CRASH = FailureKind.CRASH
+HANG = FailureKind.HANG
 
 
 @dataclass(frozen=True)
@@ -309,8 +310,8 @@ static void forge() {
             "if (maps) std::fclose(maps);\n"
             "if (found) honest(s, set, epoch); else " + _ZEROS
         ),
-        (MISMATCH, CRASH),
-        r"is wrong|crashed",
+        (MISMATCH, CRASH, HANG),  # libraries that were never read come from the disk, page by page
+        r"is wrong|crashed|hung",
     ),
     "D5 judge traced": Cheat(
         kernel(
