@@ -29,10 +29,11 @@ from kerneltui.engine.evaluator import make_evaluator
 from kerneltui.engine.notes import failure_log, read_note
 from kerneltui.engine.opening import Start, create_session, workload_on
 from kerneltui.engine.reader import Recording, opened_recording
+from kerneltui.engine.search_clock import sittings
 from kerneltui.engine.staff import Staff
 from kerneltui.headless.output import Exit
 from kerneltui.model.candidate import Phase
-from kerneltui.model.event import AcceptRule, SessionOpened, SessionResumed
+from kerneltui.model.event import AcceptRule
 from kerneltui.model.workload import TargetSpec, Workload
 from kerneltui.targets.cuda.network import nccl_words
 from kerneltui.targets.cuda.packages import installed_nccl
@@ -135,7 +136,6 @@ def _view(recording: Recording) -> SearchView:
     """What the agents of an engine that goes on with the session would look at."""
     recorder = recording.recorder
     state = recorder.state
-    begun = [e.at for e in recording.events if isinstance(e, SessionOpened | SessionResumed)]
     waiting = (Phase.PROPOSED, Phase.INTERRUPTED)
     return SearchView(
         state,
@@ -144,7 +144,7 @@ def _view(recording: Recording) -> SearchView:
         Path(recorder.kernel_path).name,
         record=partial(read_note, recorder),
         log=partial(failure_log, recorder),
-        elapsed_ns=state.at - begun[-1],
+        elapsed_ns=sum(sittings(recording.events)) if state.budget_ns is not None else 0,
         queued=[c.id for c in state.candidates.values() if c.phase in waiting],
     )
 
