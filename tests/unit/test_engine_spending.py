@@ -239,11 +239,10 @@ def test_the_end_of_a_budget_cuts_thoughts_while_an_evaluation_runs(
     assert state.candidates["c0003"].phase is Phase.MEASURED
 
 
-def test_proposals_that_wait_at_a_stop_are_candidates_of_the_next_sitting(folder: Path) -> None:
-    evaluator = FakeEvaluator(block=threading.Event())
-    assert evaluator.block is not None
-    evaluator.block.set()
-    block = evaluator.block
+def told_while_a_proposal_waits(folder: Path, *commands: Command) -> tuple[ScriptedModel, State]:
+    """Tells the engine something once the slow path's second proposal waits under an evaluation."""
+    block = threading.Event()
+    block.set()
     answer = noting("none")
     slow_calls: list[ModelCall] = []
 
@@ -254,10 +253,14 @@ def test_proposals_that_wait_at_a_stop_are_candidates_of_the_next_sitting(folder
 
     def hear(progress: Progress) -> None:
         if len(slow_calls) == 2 and (progress.about, progress.text) == ("slow", "1 ready"):
-            threading.Thread(target=tell, args=(folder, StopEngine())).start()
+            threading.Thread(target=tell, args=(folder, *commands)).start()
 
     model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, slow])
-    state = run(folder, model, evaluator, hear=hear)
+    return model, run(folder, model, FakeEvaluator(block=block), hear=hear)
+
+
+def test_proposals_that_wait_at_a_stop_are_candidates_of_the_next_sitting(folder: Path) -> None:
+    model, state = told_while_a_proposal_waits(folder, StopEngine())
     asked = len(model.asked)
     assert state.candidates["c0004"].phase is Phase.PROPOSED
     used = {number for candidate in state.candidates.values() for number in candidate.calls}
@@ -274,24 +277,7 @@ def test_proposals_that_wait_at_a_stop_are_candidates_of_the_next_sitting(folder
 
 
 def test_a_proposal_beyond_the_budget_is_told_at_a_stop(folder: Path) -> None:
-    evaluator = FakeEvaluator(block=threading.Event())
-    assert evaluator.block is not None
-    evaluator.block.set()
-    block = evaluator.block
-    answer = noting("none")
-    slow_calls: list[ModelCall] = []
-
-    def slow(call: ModelCall) -> dict[str, Any]:
-        block.clear()
-        slow_calls.append(call)
-        return answer(call)
-
-    def hear(progress: Progress) -> None:
-        if len(slow_calls) == 2 and (progress.about, progress.text) == ("slow", "1 ready"):
-            last = (SetBudget(3, None), StopEngine())
-            threading.Thread(target=tell, args=(folder, *last)).start()
-
-    state = run(folder, ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, slow]), evaluator, hear=hear)
+    _, state = told_while_a_proposal_waits(folder, SetBudget(3, None), StopEngine())
     assert list(state.candidates)[-1] == "c0003"
     (failed,) = [event for event in events_of(folder) if isinstance(event, ProposalFailed)]
     assert failed.reason == "made, but the budget of 3 candidates is used: idea 1"
