@@ -98,9 +98,9 @@
 // Whether a CTA's tiles go along K forwards and backwards in turn. Its next tile has the same rows of A, of
 // which the last steps over K are still in the L2 cache.
 // kerneltui: runtime TURN_K in 0 1 default 1
-// How many quarters of a tile's main loop a cluster's loads may be ahead of the mean; 0: any number. Clusters
-// that drift apart along K find less of each other in the L2 cache.
-// kerneltui: runtime LEAD in 0 1 2 4 default 0
+// How many steps over K (64 each) a cluster's loads may be ahead of the mean; 0: any number. Clusters that
+// drift apart along K find less of each other in the L2 cache.
+// kerneltui: runtime LEAD in 0 8 16 32 64 default 0
 // Column tiles of one copy, if BACKEND is copy_engine; 0: whole rows.
 // kerneltui: runtime BAND in 0 2 4 8 16 default 8
 
@@ -191,7 +191,7 @@ struct Params {
     int band, bands;
     bool turn_k;
     int lead;
-    uint64_t *begun; /* quarters of main loops, by all clusters in all calls */
+    uint64_t *begun; /* pieces of main loops, by all clusters in all calls */
     uint64_t calls;  /* before this one */
 };
 
@@ -471,26 +471,33 @@ struct Ring {
 
 /* Holds a cluster's loads back that are too far ahead of the mean. */
 struct Lead {
-    static constexpr int pieces = 4; /* of a main loop */
+    static constexpr int piece = 8; /* steps over K */
 
     const Params &p;
     int clusters, all; /* pieces that each cluster begins in a call, or adds at its end */
     int own;
+    uint64_t seen; /* of all clusters, when last looked at */
 
-    __device__ __forceinline__ void begin() {
+    /* Before each step. What is looked at comes some steps later, when it is needed. */
+    __device__ __forceinline__ void step(int k) {
+        if (k % piece == piece / 2) look();
+        if (k % piece) return;
         add(1);
-        const int64_t least = int64_t(++own - p.lead) * clusters;
+        const int64_t least = int64_t(++own - p.lead / piece) * clusters;
         if (least <= 0) return;
-        const uint64_t before = p.calls * uint64_t(clusters) * uint64_t(all);
-        for (uint64_t seen = 0;;) {
-            asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(p.begun) : "memory");
-            if (seen >= before + uint64_t(least)) return;
+        const uint64_t wanted = p.calls * uint64_t(clusters) * uint64_t(all) + uint64_t(least);
+        while (seen < wanted) {
             __nanosleep(50);
+            look();
         }
     }
 
     __device__ __forceinline__ void end() {
         if (own < all) add(all - own);
+    }
+
+    __device__ __forceinline__ void look() {
+        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(p.begun) : "memory");
     }
 
     __device__ __forceinline__ void add(int count) {
@@ -503,16 +510,12 @@ struct Lead {
 template <class T>
 __device__ __forceinline__ void load_tile(const Params &p, const typename T::Shared &s, Ring &stage,
                                           const Item &item, int first_k, int count, bool back, int rank,
-                                          Lead *lead) {
+                                          Lead &lead, bool leads) {
     const int row = (item.m * cluster + rank) * tile_m;
     const int boxes = (item.half ? T::boxes_n / 2 : T::boxes_n) / cluster;
     const uint32_t bytes = a_bytes + (item.half ? T::b_bytes / 2 : T::b_bytes);
-    int piece = 0;
     for (int i = 0; i < count; ++i) {
-        if (lead && i == int(int64_t(count) * piece / Lead::pieces)) {
-            lead->begin();
-            ++piece;
-        }
+        if (leads) lead.step(i);
         const int k = first_k + (back ? count - 1 - i : i);
         barrier_wait(&s.barriers->empty[stage.index], stage.parity);
         uint64_t *full = &s.barriers->full[stage.index];
@@ -538,17 +541,17 @@ __device__ __forceinline__ void load_tiles(const Params &p, const typename T::Sh
                                            int step, int k_tiles, int rank) {
     Ring stage{0, 1}; /* the ring begins empty */
     bool back = false;
-    Lead lead{p, step, (p.items + step - 1) / step * Lead::pieces, 0};
-    const bool leads = p.lead > 0 && rank == 0 && k_tiles >= Lead::pieces;
+    Lead lead{p, step, (p.items + step - 1) / step * ((k_tiles + Lead::piece - 1) / Lead::piece), 0, 0};
+    const bool leads = p.lead > 0 && rank == 0;
     for (int index = first; index < p.items; index += step) {
-        load_tile<T>(p, s, stage, item_at<T>(p, index), 0, k_tiles, back, rank, leads ? &lead : nullptr);
+        load_tile<T>(p, s, stage, item_at<T>(p, index), 0, k_tiles, back, rank, lead, leads);
         back = back != p.turn_k;
     }
     if (leads) lead.end();
     const Part part = part_of<T>(p, first, k_tiles);
     if (part.count)
         load_tile<T>(p, s, stage, tile_at<T>(p, p.whole + part.tile), part.first_k, part.count, back, rank,
-                     nullptr);
+                     lead, false);
 }
 
 /* One thread stores the boxes of one consumer warpgroup. */

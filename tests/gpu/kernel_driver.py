@@ -39,7 +39,6 @@ ROOT = Path(__file__).resolve().parents[2]
 RANKS = 2
 SETS = 3
 HANG_SECONDS = 10.0
-PAUSE_SECONDS = 0.08
 ENVIRONMENT = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
@@ -747,7 +746,7 @@ def verify(
         problem.close()
 
 
-def sample(rank: Rank, enqueue: Any, calls: int) -> float:
+def sample(rank: Rank, enqueue: Any, calls: int, unmeasured: int, pause_s: float) -> float:
     """Milliseconds per call of a batch, on this rank; both ranks start together.
 
     A pause before it lets clocks and power settle, so that no kernel pays for its predecessor. The gate
@@ -755,10 +754,11 @@ def sample(rank: Rank, enqueue: Any, calls: int) -> float:
     """
     torch = rank.torch
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    time.sleep(PAUSE_SECONDS)
+    time.sleep(pause_s)
     rank.meet()
     rank.close_gate()
-    enqueue(1)
+    if unmeasured:
+        enqueue(unmeasured)
     begin.record(rank.stream)
     ahead = min(calls, 6)
     enqueue(ahead)
@@ -772,6 +772,7 @@ def sample(rank: Rank, enqueue: Any, calls: int) -> float:
 def time_kernels(rank: Rank, report: Any, specs: list[Spec], job: dict[str, Any]) -> None:
     """Kernel by kernel, in an order of its own each round; the slowest rank of each sample counts."""
     torch = rank.torch
+    unmeasured, pause_s = job["unmeasured"], job["pause_s"]
     for number, shape in enumerate(job["time"]):
         n = shape[1]
         problem = Problem(rank, shape, SETS)
@@ -810,15 +811,15 @@ def time_kernels(rank: Rank, report: Any, specs: list[Spec], job: dict[str, Any]
         for name, enqueue, _ in contenders:
             report("begin", f"time {name} {shape}")
             enqueue(2)
-            one = sample(rank, enqueue, 3)
+            one = sample(rank, enqueue, 3, 1, pause_s)
             one = max(one, rank.swap(one))
-            plan[name] = max(3, min(job["max_calls"], math.ceil(job["batch_ms"] / one)))
+            plan[name] = max(job["min_calls"], min(job["max_calls"], math.ceil(job["batch_ms"] / one)))
         for turn in range(job["rounds"]):
             order = list(contenders)
             random.Random(number * 1000 + turn).shuffle(order)  # the same on both ranks
             for name, enqueue, _ in order:
                 report("begin", f"time {name} {shape}")
-                own = sample(rank, enqueue, plan[name])
+                own = sample(rank, enqueue, plan[name], unmeasured, pause_s)
                 times[name].append(max(own, rank.swap(own)))
         errors: dict[str, float] = {}
         references = [
@@ -1001,6 +1002,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch-ms", type=float, default=20.0)
     parser.add_argument("--max-calls", type=int, default=100, help="of a batch")
+    parser.add_argument("--min-calls", type=int, default=3, help="of a batch")
+    parser.add_argument("--unmeasured", type=int, default=1, help="calls just before a batch")
+    parser.add_argument("--pause-ms", type=float, default=80.0, help="before a batch")
     parser.add_argument("--budget", type=float, default=540.0, help="seconds for everything")
     parser.add_argument("--arch", default="arch=compute_90a,code=sm_90a")
     options = parser.parse_args()
@@ -1035,6 +1039,9 @@ def main() -> int:
         "sets": options.sets,
         "batch_ms": options.batch_ms,
         "max_calls": options.max_calls,
+        "min_calls": options.min_calls,
+        "unmeasured": options.unmeasured,
+        "pause_s": options.pause_ms / 1e3,
     }
     phases = []
     if options.verify:
