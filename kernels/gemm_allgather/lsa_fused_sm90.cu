@@ -98,9 +98,9 @@
 // Whether a CTA's tiles go along K forwards and backwards in turn. Its next tile has the same rows of A, of
 // which the last steps over K are still in the L2 cache.
 // kerneltui: runtime TURN_K in 0 1 default 1
-// How many steps over K (64 each) a cluster's loads may be ahead of the mean; 0: any number. Clusters that
-// drift apart along K find less of each other in the L2 cache.
-// kerneltui: runtime LEAD in 0 8 16 32 64 default 0
+// How many steps over K (64 each) a cluster's loads may be ahead of the mean, if what all read in a round is
+// more than twice the L2 cache; 0: any number. Clusters that drift apart along K find less of each other in it.
+// kerneltui: runtime LEAD in 0 8 16 32 default 8
 // Column tiles of one copy, if BACKEND is copy_engine; 0: whole rows.
 // kerneltui: runtime BAND in 0 2 4 8 16 default 8
 
@@ -932,6 +932,7 @@ struct State {
     int ctas;
     bool early_launch, halve;
     int sms; /* at most so many CTAs */
+    int64_t cache_bytes; /* L2 */
     int tile_n;
     Kernel kernel;
     Counts flags;
@@ -1060,7 +1061,10 @@ int fill_params(State &s, EncodeFunction function) {
         p.stagger = int(kt_value(ctx->tunables, ctx->tunable_count, "STAGGER", 1));
         p.bands = (p.tiles_n + p.band - 1) / p.band;
         p.turn_k = kt_value(ctx->tunables, ctx->tunable_count, "TURN_K", 1) != 0;
-        p.lead = int(kt_value(ctx->tunables, ctx->tunable_count, "LEAD", 0));
+        const int64_t columns = (plan.clusters + p.group_m - 1) / p.group_m * s.tile_n;
+        const int64_t round_bytes = (p.group_m * cluster * tile_m + columns) * s.k * 2;
+        if (round_bytes > 2 * s.cache_bytes)
+            p.lead = int(kt_value(ctx->tunables, ctx->tunable_count, "LEAD", 8));
         p.begun = reinterpret_cast<uint64_t *>(static_cast<char *>(ctx->scratch) + begun_at);
         p.mine = ctx->signals[ctx->rank];
         p.flags = s.flags;
@@ -1234,6 +1238,11 @@ int prepare(State &s) {
     if (limit > 0) s.sms = int(std::clamp<int64_t>(limit, cluster, s.sms));
     int resident = 0;
     if (resident_ctas(s, &resident)) return 1;
+    int device = 0, cache_bytes = 0;
+    error = cudaGetDevice(&device);
+    if (!error) error = cudaDeviceGetAttribute(&cache_bytes, cudaDevAttrL2CacheSize, device);
+    if (error) return fail(ctx, "size of the L2 cache", error);
+    s.cache_bytes = cache_bytes;
     s.sms = std::min(s.sms, resident);
     const int64_t m = kt_value(ctx->dimensions, ctx->dimension_count, "M", 0);
     const int64_t most = (m + ctx->ranks - 1) / ctx->ranks; /* rows of a rank: all must choose alike */

@@ -45,6 +45,7 @@ GUARD_BYTES = 4096
 _ALIGNMENT = 256
 _PAGE = mmap.PAGESIZE
 _GATE_LINE_BYTES = 128
+_GATE_BYTES = 65536  # from the gate on; peers read so much to wake their links (kLinkBytes in harness.cu)
 _LAYOUT_VERSION = 3
 
 
@@ -305,7 +306,8 @@ class GroupLayout:
     @property
     def signal_bytes(self) -> int:
         """Size of each rank's signal file."""
-        return _round_up(self.gate_offset + len(self.ranks) * _GATE_LINE_BYTES, self.granularity)
+        gate_bytes = max(len(self.ranks) * _GATE_LINE_BYTES, _GATE_BYTES)
+        return _round_up(self.gate_offset + gate_bytes, self.granularity)
 
     @property
     def total_bytes(self) -> int:

@@ -31,6 +31,7 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -746,7 +747,7 @@ def verify(
         problem.close()
 
 
-def sample(rank: Rank, enqueue: Any, calls: int, unmeasured: int, pause_s: float) -> float:
+def sample(rank: Rank, enqueue: Any, calls: int, before: Any, pause_s: float) -> float:
     """Milliseconds per call of a batch, on this rank; both ranks start together.
 
     A pause before it lets clocks and power settle, so that no kernel pays for its predecessor. The gate
@@ -757,8 +758,7 @@ def sample(rank: Rank, enqueue: Any, calls: int, unmeasured: int, pause_s: float
     time.sleep(pause_s)
     rank.meet()
     rank.close_gate()
-    if unmeasured:
-        enqueue(unmeasured)
+    before()
     begin.record(rank.stream)
     ahead = min(calls, 6)
     enqueue(ahead)
@@ -772,7 +772,7 @@ def sample(rank: Rank, enqueue: Any, calls: int, unmeasured: int, pause_s: float
 def time_kernels(rank: Rank, report: Any, specs: list[Spec], job: dict[str, Any]) -> None:
     """Kernel by kernel, in an order of its own each round; the slowest rank of each sample counts."""
     torch = rank.torch
-    unmeasured, pause_s = job["unmeasured"], job["pause_s"]
+    pause_s = job["pause_s"]
     for number, shape in enumerate(job["time"]):
         n = shape[1]
         problem = Problem(rank, shape, SETS)
@@ -811,15 +811,19 @@ def time_kernels(rank: Rank, report: Any, specs: list[Spec], job: dict[str, Any]
         for name, enqueue, _ in contenders:
             report("begin", f"time {name} {shape}")
             enqueue(2)
-            one = sample(rank, enqueue, 3, 1, pause_s)
+            one = sample(rank, enqueue, 3, lambda: None, pause_s)
             one = max(one, rank.swap(one))
-            plan[name] = max(job["min_calls"], min(job["max_calls"], math.ceil(job["batch_ms"] / one)))
+            plan[name] = max(
+                job["min_calls"], min(job["max_calls"], math.ceil(job["batch_ms"] / one))
+            )
         for turn in range(job["rounds"]):
             order = list(contenders)
             random.Random(number * 1000 + turn).shuffle(order)  # the same on both ranks
             for name, enqueue, _ in order:
                 report("begin", f"time {name} {shape}")
-                own = sample(rank, enqueue, plan[name], unmeasured, pause_s)
+                first = {"self": enqueue, "gemm": gemm, "gather": gather}.get(job["before"])
+                before = (lambda: None) if first is None else partial(first, 1)
+                own = sample(rank, enqueue, plan[name], before, pause_s)
                 times[name].append(max(own, rank.swap(own)))
         errors: dict[str, float] = {}
         references = [
@@ -1003,7 +1007,12 @@ def main() -> int:
     parser.add_argument("--batch-ms", type=float, default=20.0)
     parser.add_argument("--max-calls", type=int, default=100, help="of a batch")
     parser.add_argument("--min-calls", type=int, default=3, help="of a batch")
-    parser.add_argument("--unmeasured", type=int, default=1, help="calls just before a batch")
+    parser.add_argument(
+        "--before",
+        choices=("self", "gemm", "gather", "none"),
+        default="self",
+        help="a batch: one call",
+    )
     parser.add_argument("--pause-ms", type=float, default=80.0, help="before a batch")
     parser.add_argument("--budget", type=float, default=540.0, help="seconds for everything")
     parser.add_argument("--arch", default="arch=compute_90a,code=sm_90a")
@@ -1040,7 +1049,7 @@ def main() -> int:
         "batch_ms": options.batch_ms,
         "max_calls": options.max_calls,
         "min_calls": options.min_calls,
-        "unmeasured": options.unmeasured,
+        "before": options.before,
         "pause_s": options.pause_ms / 1e3,
     }
     phases = []

@@ -2,7 +2,8 @@
  *
  * A sample on one rank, all on the caller's stream:
  *
- *   gate kernel    waits for its host's word, tells every peer, waits for every peer, notes the time
+ *   gate kernel    wakes the links to the peers, waits for its host's word, tells every peer, waits for every
+ *                  peer, notes the time
  *   the calls      of the kernel
  *   stamp kernels  note the time: after the last call, or after each
  *
@@ -25,11 +26,14 @@ constexpr uint64_t kLookNs = 500000;         /* between two looks whether the de
 constexpr uint64_t kSideDelayNs = 1000000;   /* by which work on side streams is held back on trial */
 constexpr size_t kWorkspaceBytes = 32u << 20; /* what cuBLAS recommends for Hopper */
 constexpr int kHandles = 8;
+constexpr uint64_t kAwakeNs = 10000000;      /* links that are not used sleep after 50 ms (H200) */
+constexpr uint64_t kLinkBytes = 65536;       /* of adjacent memory lie behind all links of a peer */
 constexpr uint64_t kOpenFirst = 2;           /* the gate opens, then the host enqueues: nothing can run before */
 
 /* In memory of the host that the device writes. */
 struct Board {
     volatile uint64_t go;         /* host: the number of the gate that may open */
+    volatile uint64_t awake;      /* device: the number of the gate that has woken the links */
     volatile uint64_t enqueued;   /* host: the number of the gate behind which everything is enqueued */
     volatile uint64_t gate_ns;    /* device: when all ranks had come */
     volatile uint64_t start_ns;   /* device: after the rank's own delay */
@@ -60,25 +64,57 @@ __device__ uint64_t look(const uint64_t *word) {
     return value;
 }
 
-__global__ void open_gate(Gates gates, Board *board, uint32_t rank, uint32_t ranks, uint64_t number,
-                          uint64_t delay_ns, uint64_t patience_ns, uint64_t give_up_ns) {
-    const uint64_t begin = timer();
-    if (threadIdx.x == 0) {
-        uint64_t passed = 0; /* when a peer was seen that has passed its word on */
+/* Reads from the peers' memory over all links. A link that sleeps holds up what comes first by 0.1 ms in each
+ * direction: neither the gate's words nor the calls are to pay for the harness's pauses. */
+__device__ void wake_links(const Gates &gates, uint32_t rank, uint32_t ranks) {
+    for (uint32_t peer = 0; peer < ranks; ++peer) {
+        if (peer == rank) continue;
+        const char *place = reinterpret_cast<const char *>(gates.line[peer]);
+        for (uint64_t at = threadIdx.x * 128; at < kLinkBytes; at += blockDim.x * 128) {
+            [[maybe_unused]] uint32_t word;
+            asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(place + at) : "memory");
+        }
+    }
+    __threadfence_system(); /* they have come */
+    __syncthreads();
+}
+
+/* Waits for the host's word, but not beyond `until`; false if it has not come. Without the word: run waits for
+ * the device itself, on this rank or, when all is enqueued here, on a peer whose gate has lost its patience.
+ * They would wait for ever. */
+struct Patience {
+    uint64_t begin, patience_ns, give_up_ns;
+    uint64_t passed; /* when a peer was seen that has passed its word on */
+
+    __device__ bool wait(const Gates &gates, Board *board, uint32_t rank, uint32_t ranks, uint64_t number,
+                         uint64_t until) {
         while (board->go < number) {
             const uint64_t now = timer(), waited = now - begin;
             for (uint32_t peer = 0; peer < ranks && !passed; ++peer)
                 if (peer != rank && look(gates.line[rank] + 16 * peer) >= number) passed = now;
-            /* Without the word: run waits for the device itself, on this rank or, when all is enqueued here, on
-             * a peer whose gate has lost its patience. They would wait for ever. */
             if ((board->enqueued < number && waited > patience_ns) || (passed && now - passed > patience_ns) ||
                 waited > give_up_ns) {
                 board->unheld = 1;
-                break;
+                return true;
             }
+            if (now > until) return false;
         }
+        return true;
     }
-    __syncthreads();
+};
+
+__global__ void open_gate(Gates gates, Board *board, uint32_t rank, uint32_t ranks, uint64_t number,
+                          uint64_t delay_ns, uint64_t patience_ns, uint64_t give_up_ns) {
+    const uint64_t begin = timer();
+    Patience patience{begin, patience_ns, give_up_ns, 0};
+    for (bool stay = true; stay;) {
+        wake_links(gates, rank, ranks);
+        if (threadIdx.x == 0) {
+            board->awake = number;
+            stay = !patience.wait(gates, board, rank, ranks, number, timer() + kAwakeNs);
+        }
+        stay = __syncthreads_or(threadIdx.x == 0 && stay);
+    }
     for (uint32_t peer = threadIdx.x; peer < ranks; peer += blockDim.x) {
         tell(gates.line[peer] + 16 * rank, number);
         while (look(gates.line[rank] + 16 * peer) < number) {
@@ -497,6 +533,7 @@ static int run_sample(ht_sample *s, ht_failure *failure) {
         result = enqueue_calls(s, failure);
         board->enqueued = s->gate;
         if (result == HT_DONE && !meet_again(s, 2)) result = HT_LATE;
+        if (result == HT_DONE) result = wait_for(s, &board->awake, s->gate, failure);
         if (result == HT_DONE && s->hold == 1 && !wait_for_inputs(s)) result = HT_HUNG;
         s->go_ns = begin = now_ns();
         board->go = s->gate; /* also after a failure: the gate must not spin on */
