@@ -45,7 +45,7 @@ GUARD_BYTES = 4096
 _ALIGNMENT = 256
 _PAGE = mmap.PAGESIZE
 _GATE_LINE_BYTES = 128
-_GATE_BYTES = 65536  # from the gate on; peers read so much to wake their links (kLinkBytes in harness.cu)
+_GATE_BYTES = 65536  # which peers read to wake their links: kLinkBytes in harness.cu
 _LAYOUT_VERSION = 3
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kerneltui.model.workload import Role
+from kerneltui.targets import cuda
 from kerneltui.targets.cpu import memory as memory_module
 from kerneltui.targets.cpu.memory import GroupMemory
 from kerneltui.targets.errors import MemoryFailure
@@ -130,6 +133,14 @@ def test_the_address_shift_moves_every_tensor() -> None:
     plain, moved = gather_plan(), gather_plan(address_shift=512)
     assert plain.ranks[0].tensor(0, "A").offset % 4096 == 0
     assert moved.ranks[0].tensor(0, "A").offset % 4096 == 512
+
+
+@given(plans)
+@settings(max_examples=20, deadline=None)
+def test_signal_files_hold_all_that_the_gate_of_a_gpu_reads(layout: GroupLayout) -> None:
+    text = (Path(cuda.__file__).parent / "harness.cu").read_text()
+    (read,) = re.findall(r"kLinkBytes = (\d+);", text)
+    assert layout.signal_bytes >= layout.gate_offset + int(read)
 
 
 @pytest.mark.parametrize(
