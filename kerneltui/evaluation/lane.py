@@ -296,27 +296,27 @@ class Lane:
         answers = self._ask("serve", body, SERVE_S + sum(gaps_ns) / 1e9, gates=count)
         return Served.of(answers)
 
-    def sustain(self, duration_s: float, chunk: int) -> tuple[int, int]:
+    def sustain(self, calls: int, chunk: int, limit_s: float) -> int:
         """Calls without a pause, rotating over the buffer sets.
 
         Args:
-            duration_s: How long at least.
-            chunk: So many calls are enqueued at a time.
+            calls: How many.
+            chunk: So many are enqueued at a time.
+            limit_s: How long they may take, beside what is around them.
 
         Returns:
-            The number of calls, and their time on the device in nanoseconds.
+            Their time on the device in nanoseconds, on the slowest rank.
         """
         body = {
             "first_set": self._next_set,
             "epoch": self._epoch,
-            "duration_ns": int(duration_s * 1e9),
+            "sustained_calls": calls,
             "chunk": chunk,
         }
-        (answer,) = self._ask("sustain", body, SERVE_S + 2 * duration_s, gates=1)
-        calls = int(answer["calls"])
+        answers = self._ask("sustain", body, SERVE_S + limit_s, gates=1)
         self._epoch += calls
         self._next_set = (self._next_set + calls) % self.sets
-        return calls, int(answer["elapsed_ns"])
+        return max(int(answer["elapsed_ns"]) for answer in answers)
 
     def choose(self, index: int) -> None:
         """Has a baseline take another of its choices."""

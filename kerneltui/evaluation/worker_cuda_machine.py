@@ -267,21 +267,14 @@ class CudaMachine:
         return {**serving.found(), "unheld": bool(arguments.unheld)}
 
     def sustain(self, request: Mapping[str, Any], call: SampleCall) -> dict[str, Any]:
-        """Makes calls without a pause for some time; see `ht_sustain`."""
-        if self._ranks > 1:
-            raise KernelError("calls without a pause are measured on one rank so far")
-        ends, made = (_u64 * 1)(), _u64()
+        """Makes calls without a pause; see `ht_sustain`."""
+        ends = (_u64 * 1)()
         arguments = self._arguments({**request, "calls": 1}, call, ends)
-        duration, chunk = _u64(int(request["duration_ns"])), _u64(int(request["chunk"]))
+        calls, chunk = _u64(int(request["sustained_calls"])), _u64(int(request["chunk"]))
         self._take(
-            self.harness.library.ht_sustain,
-            arguments,
-            ctypes.byref(arguments),
-            duration,
-            chunk,
-            ctypes.byref(made),
+            self.harness.library.ht_sustain, arguments, ctypes.byref(arguments), calls, chunk
         )
-        return {"calls": made.value, "elapsed_ns": ends[0] - arguments.start_ns}
+        return {"elapsed_ns": ends[0] - arguments.start_ns}
 
     def _take(self, function: Any, arguments: CudaSampleArguments, *rest: Any) -> None:
         """Calls a function of the harness that makes calls of the kernel."""

@@ -71,7 +71,7 @@ def test_calls_on_one_set_stay_there(group: RankGroup) -> None:
 
 
 def test_what_a_target_does_not_know_is_refused_in_words(group: RankGroup) -> None:
-    body = {"first_set": 0, "epoch": 1, "duration_ns": 1000, "chunk": 1}
+    body = {"first_set": 0, "epoch": 1, "sustained_calls": 1, "chunk": 1}
     with pytest.raises(RankFailure, match="on GPUs only"):
         group.ask("sustain", body, LIMIT_S, gates=1)
 

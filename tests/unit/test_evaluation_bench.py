@@ -326,9 +326,9 @@ class FakeLane:
         half = len(pauses) // 2
         return Served((5,) * half, (9_000,) * half, (int(self.call_ns),) * half)
 
-    def sustain(self, duration_s: float, chunk: int) -> tuple[int, int]:
-        self.sustained += 1
-        return 10, round(10 * self.call_ns)
+    def sustain(self, calls: int, chunk: int, limit_s: float) -> int:
+        self.sustained += calls
+        return round(1.5 * calls * self.call_ns)
 
 
 def stand() -> Stand:
@@ -428,18 +428,22 @@ def test_every_set_has_inputs_before_anything_is_timed():
     assert many.ever_filled == set(range(64))
 
 
-def test_calls_without_a_pause_work_on_inputs_in_all_sets_and_on_one_gpu_alone():
-    one, pair = FakeLane(1e5), FakeLane(1e5)
-    one.sets = pair.sets = 32
-    pair.group.ranks = 2
-    for fake in (one, pair):
-        run, failed = timed(BenchPlan((), fresh=4, sustained_s=0.01), track("a", fake))
-        run.settle()
-        run.offline()
-        run.sustained(run.tracks)
-        assert not failed
-    assert one.sustained == 1 and set(one.filled) == set(range(32))
-    assert pair.sustained == 0
+def test_calls_without_a_pause_work_on_inputs_in_all_sets_and_last_as_long_as_asked_for():
+    slow, fast = FakeLane(1e6), FakeLane(1e5)
+    fast.group.ranks = 2
+    tracks = [track("a", slow), track("b", fast)]
+    for fake in (slow, fast):
+        fake.sets = 32
+    run, failed = timed(BenchPlan((), fresh=4, sustained_s=0.01), *tracks)
+    run.settle()
+    run.offline()
+    run.sustained(run.tracks)
+    assert not failed
+    assert set(slow.filled) == set(fast.filled) == set(range(32))
+    # Each by its own time in bursts: what is asked for, and no more than a tenth beyond it.
+    assert 10 <= slow.sustained <= 11 and 100 <= fast.sustained <= 110
+    assert tracks[0].times[Mode.SUSTAINED].time_ns == pytest.approx(1.5e6)
+    assert tracks[1].times[Mode.SUSTAINED].more["seconds"] == pytest.approx(0.0158, rel=0.05)
 
 
 def test_a_run_goes_on_when_no_lane_is_left_or_a_clock_stood_still():

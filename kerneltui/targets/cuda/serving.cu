@@ -107,21 +107,21 @@ int ht_serve(ht_serving *serving, ht_failure *failure) {
     return HT_DONE;
 }
 
-/* Calls without a pause for at least `duration_ns`; `calls` is how many there were, and the times of the
- * device before the first and after the last are in `start_ns` and `ends_ns`. Alone on one rank. */
-int ht_sustain(ht_sample *s, uint64_t duration_ns, uint64_t chunk, uint64_t *calls, ht_failure *failure) {
+/* So many calls without a pause, enqueued in chunks; the times of the device before the first and after the last
+ * are in `start_ns` and `ends_ns`. All ranks make equally many, since none can go on without the others. */
+int ht_sustain(ht_sample *s, uint64_t calls, uint64_t chunk, ht_failure *failure) {
     Board *board = s->device->board;
     cudaStream_t stream = s->device->stream;
     int result = prepare(s, failure);
     if (result != HT_DONE) return result;
     for (uint64_t i = 0; i < kMostStamps; ++i) board->stamps[i] = 0;
+    if (!meet_again(s, 1)) return HT_LATE;
     uint64_t done = 0, chunks = 0, made = 0, first = 0, last = 0;
     uint32_t set = s->first_set;
-    const uint64_t until = now_ns() + duration_ns;
     stamp<<<1, 1, 0, stream>>>(&board->stamps[chunks++ % kMostStamps]);
-    while (now_ns() < until || done < chunks) {
-        if (now_ns() < until) {
-            for (uint64_t i = 0; i < chunk; ++i, ++made) {
+    while (made < calls || done < chunks) {
+        if (made < calls) {
+            for (uint64_t i = 0; i < chunk && made < calls; ++i, ++made) {
                 result = guarded([&] { return s->run(s->state, set, s->epoch + made, stream); }, &s->code, failure);
                 if (result != HT_DONE) {
                     s->failed_call = made;
@@ -143,7 +143,6 @@ int ht_sustain(ht_sample *s, uint64_t duration_ns, uint64_t chunk, uint64_t *cal
     static_cast<Slot *>(s->control)[s->rank].finished.store(s->epoch + made, std::memory_order_relaxed);
     s->start_ns = first;
     s->ends_ns[0] = last;
-    *calls = made;
     return HT_DONE;
 }
 
