@@ -13,10 +13,10 @@
  * Memory order. The signal area of rank q has, for every source rank p, one word per CTA and warpgroup.
  * The storer waits until all its bulk stores have completed (wait_group 0, not .read), fences the async
  * proxy, and stores the epoch to the peers with release order at system scope. The peer's waiting warp
- * loads the words with acquire order until each is at least the epoch, and the kernel ends after it: so
- * when the stream has passed the kernel, all rows of all ranks are in this rank's C. Epochs only grow: a
- * word is never reset, and `>=` also lets a peer be one call ahead. With a single buffer set the ranks
- * first meet (`gate` words), because a peer's C may still be read.
+ * loads the words until each is at least the epoch, then fences with acquire order, and the kernel ends
+ * after it: so when the stream has passed the kernel, all rows of all ranks are in this rank's C. Epochs
+ * only grow: a word is never reset, and `>=` also lets a peer be one call ahead. With a single buffer set
+ * the ranks first meet (`gate` words), because a peer's C may still be read.
  *
  * Tiles that would leave most SMs idle in the last round are shared out along K, each over equally many
  * clusters: so those that are at the same step find each other's A and B in the L2 cache. A cluster leaves
@@ -214,6 +214,15 @@ __device__ __forceinline__ uint64_t load_acquire(const uint64_t *word) {
 __device__ __forceinline__ void wait_for(const uint64_t *word, uint64_t epoch) {
     while (load_acquire(word) < epoch) __nanosleep(64);
 }
+
+__device__ __forceinline__ uint64_t load_relaxed(const uint64_t *word) {
+    uint64_t value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    return value;
+}
+
+/* What was written before words that have been seen is seen behind it. */
+__device__ __forceinline__ void acquire() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 __device__ __forceinline__ void barrier_init(uint64_t *barrier, int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
@@ -644,17 +653,31 @@ __device__ __forceinline__ void store_tiles(const Params &p, const typename T::S
     }
     wait_stores_done();
     if (backend == lsa) {
-        __threadfence_system();
         for (int q = 1; q < p.ranks; ++q) store_release(p.flag[q] + blockIdx.x * groups + group, p.epoch);
     }
 }
 
-/* One warp waits until the other ranks' words have reached the epoch. */
+/* One warp waits until the other ranks' words have reached the epoch. They come at about the same time, the last
+ * ones at the very end of the call: a lane has several loads on their way, not one after the other. */
 __device__ __forceinline__ void wait_for_peers(const Params &p, int lane) {
+    constexpr int at_once = 8;
     for (int q = 0; q < p.ranks; ++q) {
         if (q == p.rank) continue;
-        for (int i = lane; i < p.flags.of[q]; i += 32) wait_for(p.mine + q * source_words + i, p.epoch);
+        const uint64_t *words = p.mine + q * source_words;
+        for (int first = lane; first < p.flags.of[q]; first += 32 * at_once) {
+            for (bool there = false; !there;) {
+                uint64_t seen[at_once];
+#pragma unroll
+                for (int i = 0; i < at_once; ++i) /* the last word again where there are no more */
+                    seen[i] = load_relaxed(words + min(first + 32 * i, p.flags.of[q] - 1));
+                there = true;
+#pragma unroll
+                for (int i = 0; i < at_once; ++i) there = there && seen[i] >= p.epoch;
+                if (!there) __nanosleep(64);
+            }
+        }
     }
+    acquire();
 }
 
 __device__ __forceinline__ uint32_t pack(float low, float high) {
