@@ -40,9 +40,9 @@ ModalScreen:ansi { background: transparent; }
     background: $background;
     padding: 1 1;
 }
-.dialog.triage { height: 80%; width: 96; padding: 0 1; }
+.dialog.triage { width: 96; padding: 0 1; }
 #rule, #count { height: 1; }
-.dialog.triage #preview { height: 1fr; margin: 1 0 0 0; }
+.dialog.triage #preview { margin: 1 0 0 0; }
 .dialog.wide { width: 90; height: 90%; padding: 0; }
 .dialog LineView { height: auto; }
 #help { height: 1fr; }

@@ -123,9 +123,17 @@ def test_what_goes_first_as_width_shrinks() -> None:
 
 
 def test_rounds_of_a_running_benchmark() -> None:
-    live = Live(rounds={"c0029": Round(13, 22, "")})
+    live = Live(rounds={"c0029": Round(13, 22, "512x512x512")})
     text = plain(candidate_line(STATE, live, Row("c0029"), selected=False, width=78))
-    assert "round 13 of 22" in text
+    assert "round 13 of 22  512x512x512" in text
+
+
+def test_the_log_of_the_seed_says_where_it_was_measured() -> None:
+    (seed,) = [c for c in STATE.candidates.values() if not c.parents]
+    text = [plain(line) for line in candidate_log(STATE, seed, "", 100)]
+    assert any("in the calibration, as the first incumbent" in line for line in text)
+    child = "\n".join(plain(x) for x in candidate_log(STATE, STATE.candidates["c0028"], "", 100))
+    assert "calibration" not in child
 
 
 def test_pending_first_then_running_then_best() -> None:

@@ -137,6 +137,7 @@ async def test_marked_rows_come_before_the_filter(desk: Desk, pilot: Any) -> Non
     assert has(desk, "*  c0031") and has(desk, "*  c0028")
     await triage(desk, pilot)
     assert has(desk, "Triage: 2 marked candidates")
+    assert desk.app.screen.query_one("#preview").size.height == 2, "room for what may be decided"
     await pilot.press(*["down"] * 5)
     assert has(desk, "accepts 1 of 2")
     await pilot.press("escape")

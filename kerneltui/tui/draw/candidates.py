@@ -188,7 +188,7 @@ def _unmeasured(candidate: Candidate, word: CandidateState, live: Live) -> tuple
     if word in _RUNNING:
         count = live.rounds.get(candidate.id)
         if word is CandidateState.BENCH and count and count.total:
-            return f"round {count.done} of {count.total}", "accent"
+            return f"round {count.done} of {count.total}  {clean(count.text)}".rstrip(), "accent"
         activity = live.activities.get(candidate.id)
         return (clean(activity.text) if activity else ""), "accent"
     return "", "dim"

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.events import Resize
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Triage", "TriageDialog", "preview_lines"]
 
 _PREVIEWED = 200
+_HEIGHT = 80  # percent of the screen that the box may take
+_ROWS_AROUND = 5  # of the preview: border, rule, count, an empty row
 
 
 def preview_lines(state: State, candidates: Sequence[Candidate], width: int) -> Sequence[Line]:
@@ -85,6 +88,13 @@ class TriageDialog(ModalScreen[Rule], inherit_bindings=False):
         field.cursor_blink = False
         field.focus()
         self._preview()
+
+    def on_resize(self, event: Resize) -> None:
+        """Makes room for all that could be decided: a box that grew while one types would jump."""
+        room = event.size.height * _HEIGHT // 100 - _ROWS_AROUND
+        waiting = {candidate.id for candidate in self._state.pending()}
+        wanted = min(len(waiting.intersection(self._among)), _PREVIEWED + 1)
+        self.query_one("#preview", LineView).styles.height = max(1, min(wanted, room))
 
     def _found(self) -> tuple[Rule, Sequence[Candidate]]:
         rule = parse_rule(self.query_one(Input).value)

@@ -172,8 +172,28 @@ class LineView(Widget, can_focus=True, inherit_bindings=False):
             strip = to_strip(line, ansi).crop_extend(self.left, self.left + width, None)
             return Strip([Segment(s.text, below + (s.style or below) + over) for s in strip], width)
         fill = resolve(line[-1][1], ansi) if line and not line[-1][0] else None
-        strip = to_strip(line, ansi).crop_extend(self.left, self.left + width, fill)
+        whole = to_strip(line, ansi)
+        strip = whole.crop_extend(self.left, self.left + width, fill)
+        if self.left or whole.cell_length > width:
+            strip = self._marked(strip, whole.cell_length, resolve("dim", ansi))
         return strip.apply_style(below)
+
+    def _marked(self, strip: Strip, length: int, dim: Style) -> Strip:
+        """A row with a mark at each end behind which its line, of so many cells, goes on."""
+        width = self.size.width
+        if width < 3 or length <= self.left:
+            return strip
+
+        def mark(at: int) -> Strip:
+            (cell, *_) = strip.crop(at, at + 1)
+            return Strip([Segment("…", (cell.style or Style.null()) + dim)], 1)
+
+        first, last = (1 if self.left else 0), (width - 1 if length > self.left + width else width)
+        parts = [mark(0)] if first else []
+        parts.append(strip.crop(first, last))
+        if last < width:
+            parts.append(mark(last))
+        return Strip.join(parts)
 
     def jump(self, top: int) -> None:
         """Scrolls so that a row is the first, as far as there are rows."""
