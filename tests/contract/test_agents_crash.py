@@ -24,7 +24,7 @@ from loopback.session_check import check_nothing_left, check_session, left_behin
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
-from test_engine_agents import DESCRIBED, STAGE_A, STAGE_B, WINDOW, stated
+from scripted_model import DESCRIBED, STAGE_A, STAGE_B, WINDOW, stated
 from test_engine_loop import Terminal
 from test_engine_loopback import ANCHOR, propose
 

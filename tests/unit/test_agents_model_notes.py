@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_engine_agents import (
+from scripted_model import (
     DESCRIBED,
     STAGE_A,
     STAGE_B,

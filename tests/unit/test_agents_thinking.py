@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from test_engine_agents import PRICE, ScriptedModel
+from scripted_model import PRICE, ScriptedModel
 
 from kerneltui.agents.model_port import Chunk, FailureKind, ModelCall, ModelFailure, Role, Turn
 from kerneltui.agents.news import CallBegins, CallEnds, NoProposal, Thought

@@ -10,7 +10,7 @@ from typing import Any
 import engine_fakes
 import pytest
 from engine_fakes import FakeEvaluator
-from test_engine_agents import (
+from scripted_model import (
     DESCRIBED,
     STAGE_A,
     STAGE_B,

@@ -16,7 +16,7 @@ from engine_fakes import FakeEvaluator
 from loopback.asked import added_line, crossed, parent_in, region_of, stated_of
 from loopback.script import Say, Step
 from loopback.server import Loopback
-from test_engine_agents import (
+from scripted_model import (
     DESCRIBED,
     HOST,
     SEED,

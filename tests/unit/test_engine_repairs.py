@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from engine_fakes import FakeEvaluator
-from test_engine_agents import (
+from scripted_model import (
     DESCRIBED,
     SEED,
     STAGE_A,

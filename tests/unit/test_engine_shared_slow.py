@@ -16,7 +16,7 @@ import pytest
 from engine_fakes import FakeEvaluator
 from loopback.script import Say, Step
 from loopback.server import Loopback
-from test_engine_agents import (
+from scripted_model import (
     DESCRIBED,
     STAGE_A,
     STAGE_B,

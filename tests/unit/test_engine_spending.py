@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from engine_fakes import FakeEvaluator
-from test_engine_agents import (
+from scripted_model import (
     DESCRIBED,
     PRICE,
     STAGE_A,
@@ -20,7 +20,7 @@ from test_engine_agents import (
     events_of,
     noting,
 )
-from test_engine_agents import run as run_to_the_end
+from scripted_model import run as run_to_the_end
 from test_engine_loop import Terminal
 
 from kerneltui.agents.model_port import (

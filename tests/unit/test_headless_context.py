@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from test_engine_agents import (
+from scripted_model import (
     DESCRIBED,
     STAGE_A,
     STAGE_B,
