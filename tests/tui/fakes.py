@@ -13,6 +13,7 @@ from kerneltui.model.command import decode_command
 from kerneltui.model.frames import FrameReader, encode_frame
 from kerneltui.tui.app import KernelTui
 from kerneltui.tui.client import LinkError
+from kerneltui.tui.screens.tuning import TuningScreen
 
 NOW = START + 640 * SECOND
 
@@ -166,3 +167,21 @@ def shown(desk: Desk) -> list[str]:
 def has(desk: Desk, text: str) -> bool:
     """Whether a text is on the screen."""
     return any(text in line for line in shown(desk))
+
+
+def tuning(desk: Desk) -> TuningScreen:
+    screen = desk.app.base
+    assert isinstance(screen, TuningScreen)
+    return screen
+
+
+async def select(desk: Desk, pilot: Any, candidate: str) -> None:
+    """Puts a candidate on the screen and lets the grace pass."""
+    screen = tuning(desk)
+    screen.candidates.select(candidate)
+    await until(
+        pilot,
+        lambda: screen.loaded is not None and screen.loaded.candidate == candidate,
+        f"the diff of {candidate}",
+    )
+    desk.clock.advance(1)

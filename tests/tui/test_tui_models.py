@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fake_engine import LAB_NOTES, Paper
-from fakes import Desk, drive, has, shown, until
+from fakes import Desk, drive, has, shown, tuning, until
 from model_session import LOCAL, OPUS, stream, with_models
 from tui_session import record
 
@@ -25,7 +25,6 @@ from kerneltui.tui.draw.header import header_line
 from kerneltui.tui.draw.spend import call_lines, money, spend_line, spend_lines
 from kerneltui.tui.draw.tables import directive_lines, machine_lines
 from kerneltui.tui.layout import Panel, plan_tuning
-from kerneltui.tui.screens.tuning import TuningScreen
 from kerneltui.tui.steering import SteerError, parse_steer
 from kerneltui.tui.stream import Piece, Stream
 from kerneltui.tui.text import line_width, plain
@@ -34,12 +33,6 @@ from kerneltui.tui.view import Link, Live, Snapshot
 
 STATE = fold(with_models().events)
 UNPRICED = fold(with_models(priced=False, budget=None).events)
-
-
-def tuning(desk: Desk) -> TuningScreen:
-    screen = desk.app.base
-    assert isinstance(screen, TuningScreen)
-    return screen
 
 
 def live(parts: list[Progress]) -> Live:

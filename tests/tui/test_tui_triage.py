@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fakes import Desk, drive, has, until
+from fakes import Desk, drive, has, tuning, until
 from tui_session import record
 
 from kerneltui.model.command import Accept, Reject, Undo
@@ -13,7 +13,6 @@ from kerneltui.model.state import fold
 from kerneltui.tui.keymap import action
 from kerneltui.tui.screens.dialogs import ChoiceDialog
 from kerneltui.tui.screens.triage import TriageDialog
-from kerneltui.tui.screens.tuning import TuningScreen
 from kerneltui.tui.triage import RULES, Rule, RuleError, chosen, commands, parse_rule
 
 STATE = fold(record().events)
@@ -22,12 +21,6 @@ ALL = list(STATE.candidates)
 
 def ids(rule: str, among: list[str] | None = None) -> list[str]:
     return [c.id for c in chosen(STATE, parse_rule(rule), ALL if among is None else among)]
-
-
-def tuning(desk: Desk) -> TuningScreen:
-    screen = desk.app.base
-    assert isinstance(screen, TuningScreen)
-    return screen
 
 
 @pytest.mark.parametrize("text", RULES)
