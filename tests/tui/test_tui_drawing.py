@@ -128,6 +128,16 @@ def test_rounds_of_a_running_benchmark() -> None:
     assert "round 13 of 22  512x512x512" in text
 
 
+def test_the_log_says_why_a_candidate_is_quarantined() -> None:
+    candidate = STATE.candidates["c0026"]
+    assert candidate.measurement is not None
+    for width in (60, 100):
+        lines = [plain(line) for line in candidate_log(STATE, candidate, "", width)]
+        (start,) = [i for i, line in enumerate(lines) if line.startswith(" quarantined: ")]
+        assert all(cell_len(line) <= width for line in lines[start:])
+        assert candidate.measurement.quarantine in " ".join(" ".join(lines[start:]).split())
+
+
 def test_the_log_of_the_seed_says_where_it_was_measured() -> None:
     (seed,) = [c for c in STATE.candidates.values() if not c.parents]
     text = [plain(line) for line in candidate_log(STATE, seed, "", 100)]

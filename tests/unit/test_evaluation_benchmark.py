@@ -184,6 +184,14 @@ def test_time_that_only_the_engine_saw_is_quarantined() -> None:
     assert "engine's clock saw 3.000 ms more" in quarantine_reason(yards, result, [part], 3.0)
 
 
+def test_a_moment_that_only_the_engine_saw_proves_nothing_against_what_is_slower() -> None:
+    for time_ms, bursts, quarantined in ((12, 1, False), (12, 3, True), (8, 1, True)):
+        part = rounds([time_ms] * bursts, [10] * bursts)
+        part.candidate = [burst(time_ms, gap_ns=6 * MS) for _ in range(bursts)]
+        yards, result = measured(part)
+        assert bool(quarantine_reason(yards, result, [part], 3.0)) is quarantined
+
+
 def test_a_plausible_measurement_is_not_quarantined() -> None:
     part = rounds([8] * 11, [10] * 11)
     yards, result = measured(part)

@@ -230,6 +230,9 @@ def candidate_log(state: State, candidate: Candidate, log: str, width: int) -> S
         text = f"{ratio(measurement.ratio)}  vs {measurement.against} "
         text += difference(measurement.geomean, measurement.verdict)
         lines.append(((" bench    ok   ", "dim"), (text, "ink")))
+        if measurement.quarantine:
+            parts = wrap(f"quarantined: {clean(measurement.quarantine)}", max(width - 2, 10))
+            lines += [((f" {part}", "state-quar"),) for part in parts]
     elif not candidate.parents and state.calibrations:
         text = "verified and timed in the calibration, as the first incumbent"
         lines += _named(" bench    ok   ", text, width)
