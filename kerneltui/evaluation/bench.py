@@ -154,7 +154,7 @@ class SideBySide:
             lanes=tuple(sorted(lanes, key=lambda lane: order.index(lane.name))),
             seconds=0.0,
             least_delta=self._stand.protocol.least_delta,
-            multiprocessors=int(getattr(self._stand.target, "multiprocessors", 0)),
+            multiprocessors=int(getattr(self._stand.target, "multiprocessors", 0)) * shape.ranks,
         )
 
     def _sets(self, shape: Shape) -> int:

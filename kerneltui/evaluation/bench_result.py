@@ -126,7 +126,7 @@ class ShapeResult:
         seconds: How long the shape took.
         least_delta: Smallest log-ratio that may count as a difference.
         spent: Where the seconds went.
-        multiprocessors: SMs of a GPU; 0 without one.
+        multiprocessors: SMs of all ranks' GPUs; 0 without any.
         floor_ns: Time below which no honest kernel can be.
         library_factor: Nor can one be faster than the best library by more than this, most likely.
     """
