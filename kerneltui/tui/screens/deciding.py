@@ -320,7 +320,7 @@ class Deciding:
 
     def write_notes(self, text: str) -> None:
         """Replaces the lab notes."""
-        self.send(WriteNotes(text), "lab notes")
+        self.send(WriteNotes(text), "lab notes", done="saved")
 
     def timeline(self) -> None:
         """Hands the terminal to a replay of the session as it is recorded up to now."""
