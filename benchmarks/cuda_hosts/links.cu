@@ -48,7 +48,8 @@ __global__ void read_words(const char *peer, uint64_t *out) {
     }
 }
 
-/* All CTAs store to the peer, or read from it. out[CTA * chunks + i]: ns until its chunk i was done. */
+/* All CTAs store to the peer, or read from it. out[CTA * chunks + i]: ns until its chunk i was read, or its stores
+ * were on their way. */
 __global__ void stream(char *peer, bool stores, int chunks, uint64_t *out) {
     __shared__ uint64_t begin;
     if (threadIdx.x == 0) begin = timer();

@@ -1094,8 +1094,10 @@ int fill_params(State &s, EncodeFunction function) {
         p.bands = (p.tiles_n + p.band - 1) / p.band;
         p.skew = int(kt_value(ctx->tunables, ctx->tunable_count, "SKEW", 0));
         p.turn_k = kt_value(ctx->tunables, ctx->tunable_count, "TURN_K", 1) != 0;
-        const int64_t columns = (plan.clusters + p.group_m - 1) / p.group_m * s.tile_n;
-        const int64_t round_bytes = (p.group_m * cluster * tile_m + columns) * s.k * 2;
+        const int across = std::min((plan.clusters + p.group_m - 1) / p.group_m, p.tiles_n);
+        const int blocks = (plan.clusters + p.group_m * p.tiles_n - 1) / (p.group_m * p.tiles_n);
+        const int down = std::min(blocks * p.group_m, p.tiles_m) * cluster;
+        const int64_t round_bytes = (int64_t(down) * tile_m + int64_t(across) * s.tile_n) * s.k * 2;
         if (round_bytes > 2 * s.cache_bytes)
             p.lead = int(kt_value(ctx->tunables, ctx->tunable_count, "LEAD", 8));
         p.begun = reinterpret_cast<uint64_t *>(static_cast<char *>(ctx->scratch) + begun_at);

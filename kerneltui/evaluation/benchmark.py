@@ -269,10 +269,14 @@ def quarantine_reason(
     library_factor: float,
 ) -> str:
     """Why a measurement is too good to be true, or contradicts itself; empty if it is plausible."""
+    verdicts = {shape.shape: shape.verdict for shape in measurement.shapes}
     for part in rounds:
         if part.conflict:
             return f"{part.shape}: {part.conflict}"
-        if measurement.verdict is Verdict.SLOWER and len(part.candidate) < _FEW:
+        slower = (
+            measurement.verdict is Verdict.SLOWER and verdicts[part.shape] is not Verdict.FASTER
+        )
+        if slower and len(part.candidate) < _FEW:
             continue  # a moment of the machine's, and nothing that one could gain by hiding it
         hidden = part.hidden_ns()
         work = part.candidate_ns * part.calls

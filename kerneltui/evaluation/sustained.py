@@ -17,6 +17,7 @@ __all__ = ["Readable", "sustain"]
 _EVERY_S = 0.05
 _CHUNK_NS = 2_000_000
 _MOST_CHUNK = 64
+_PROBED = 4  # chunks
 _MARGIN = 1.05  # calls for so much more time: a burst's call may have been slow by chance
 _LONGEST = 3.0  # times what bursts would take
 _SETTLED = 0.5  # of the readings: the second half, when clocks have come to rest
@@ -59,13 +60,15 @@ def sustain(lane: Lane, target: Readable, seconds: float, call_ns: float) -> Mod
         lane: Set up, with inputs in all its buffer sets.
         target: Whose GPUs are read.
         seconds: How long, about: the number of calls is fixed beforehand, for all ranks.
-        call_ns: Time of a call in bursts; without a pause none is shorter.
+        call_ns: Time of a call in bursts, on the device.
 
     Raises:
         RankFailure: The group failed.
     """
-    calls = max(1, ceil(_MARGIN * seconds * 1e9 / call_ns))
     chunk = max(1, min(_MOST_CHUNK, ceil(_CHUNK_NS / call_ns)))
+    # Where the host cannot keep up, a call takes longer than in bursts, which are enqueued beforehand.
+    probe = lane.sustain(_PROBED * chunk, chunk, _LONGEST * seconds) / (_PROBED * chunk)
+    calls = max(1, ceil(_MARGIN * seconds * 1e9 / max(call_ns, probe)))
     reader = _Reader(target, lane.group.ranks)  # rank r has GPU r
     reader.start()
     try:

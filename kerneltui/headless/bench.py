@@ -18,7 +18,7 @@ from kerneltui.evaluation.bench_result import ShapeResult
 from kerneltui.evaluation.pipeline import Evaluator
 from kerneltui.headless.bench_file import SCHEMA, BenchFile
 from kerneltui.headless.bench_report import all_summaries, report, shape_table
-from kerneltui.headless.kernel_file import read_kernel_file
+from kerneltui.headless.kernel_file import read_kernel_file, target_of
 from kerneltui.headless.output import Exit, emit, say
 from kerneltui.model.errors import UserError
 from kerneltui.model.kernel import Kernel, parse_kernel
@@ -75,7 +75,7 @@ def bench(
 
     Without any kernel, those of the library take part.
     """
-    workload, spec = workload_on(folder, target)
+    workload, spec = workload_on(folder, target or target_of(folder, kernels))
     chosen = {_name(file, workload): read_kernel_file(file) for file in kernels}
     source = session or newest_session(workload, spec.name)
     if source is not None:

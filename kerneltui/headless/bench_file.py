@@ -11,6 +11,7 @@ from typing import Any
 
 from kerneltui.evaluation.bench_result import ShapeResult
 from kerneltui.evaluation.bench_summary import BandSummary
+from kerneltui.headless.output import say
 from kerneltui.model.errors import UserError
 
 __all__ = ["SCHEMA", "BenchFile"]
@@ -72,13 +73,16 @@ class BenchFile:
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
+            say(f"{self.path} is not there yet: a new run")
             return
         except (OSError, ValueError) as error:
             raise UserError(f"{self.path}: is no file of a benchmark ({error})") from error
         plain = json.loads(json.dumps(self.head))
         for key in _SAME:
             if not isinstance(found, dict) or found.get(key) != plain[key]:
-                raise UserError(f"{self.path}: its {key} is another; choose another --output")
+                raise UserError(
+                    f"{self.path}: is of another run (other {key}); choose another --output"
+                )
         try:
             self.parts = [dict(part) for part in found["parts"]]
             self.results = [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from kerneltui.model.errors import DefinitionError
 from kerneltui.model.kernel import Kernel, parse_kernel
+from kerneltui.model.workload import load_workload
 
-__all__ = ["read_kernel_file"]
+__all__ = ["read_kernel_file", "target_of"]
 
 
 def read_kernel_file(file: Path) -> Kernel:
@@ -21,3 +23,16 @@ def read_kernel_file(file: Path) -> Kernel:
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or str(error)
         raise DefinitionError(str(file), "kernel", f"cannot be read ({problem})") from error
+
+
+def target_of(folder: Path, kernels: Sequence[Path]) -> str | None:
+    """Returns the workload's first target whose seed is written as a kernel is; None if that says nothing.
+
+    A CUDA kernel is no kernel of the CPU, which is the first target of most workloads.
+
+    Raises:
+        DefinitionError: The definition is wrong.
+    """
+    endings = {file.suffix for file in kernels} - {".py"}
+    targets = load_workload(folder).targets.values() if endings else ()
+    return next((spec.name for spec in targets if Path(spec.seed).suffix in endings), None)

@@ -34,7 +34,7 @@ __all__ = ["tune"]
 
 def tune(place: Place, start: Start, *, as_json: bool) -> int:
     """Tunes until the budget is used or the user stops it; returns the exit code."""
-    narrator = _Narrator(as_json)
+    narrator = _Narrator(as_json, f"session {place.session}")
     setup = EngineSetup(
         place=place,
         start=start,
@@ -44,7 +44,6 @@ def tune(place: Place, start: Start, *, as_json: bool) -> int:
         on_event=narrator.event,
         on_progress=narrator.progress,
     )
-    say(f"session {place.session}")
     state, reason, failure = run_engine(setup)
     if failure is not None:
         say(f"{state.workload} was not tuned: {failure}")
@@ -63,13 +62,15 @@ def tune(place: Place, start: Start, *, as_json: bool) -> int:
 
 @dataclass(slots=True)
 class _Narrator:
-    """Tells what happens: JSON lines of the events, or one readable line each."""
+    """Tells what happens: JSON lines of the events, or one readable line each, behind a first line."""
 
     as_json: bool
+    first: str
     _last: str = ""
 
     def event(self, event: Event, state: State) -> None:
         """Tells an event."""
+        self._begin()
         if self.as_json:
             emit(parse_json(encode_event(event)))
         text = _line(event, state)
@@ -78,11 +79,18 @@ class _Narrator:
 
     def progress(self, progress: Progress) -> None:
         """Tells progress that is no benchmark round and no reading of a GPU."""
+        self._begin()
         about = f"{progress.about}: " if progress.about else ""
         text = f"  {about}{progress.text}"
         if progress.kind not in ("round", "gpu") and text != self._last:
             self._last = text
             say(text)
+
+    def _begin(self) -> None:
+        """Tells the first line once something happens: what is refused before has no session."""
+        if self.first:
+            say(self.first)
+            self.first = ""
 
 
 def _line(event: Event, state: State) -> str:

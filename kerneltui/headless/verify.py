@@ -10,7 +10,7 @@ from kerneltui.engine.evaluator import make_evaluator
 from kerneltui.engine.opening import workload_on
 from kerneltui.evaluation.code_record import loud_findings
 from kerneltui.evaluation.outcome import KernelFault, Update
-from kerneltui.headless.kernel_file import read_kernel_file
+from kerneltui.headless.kernel_file import read_kernel_file, target_of
 from kerneltui.headless.output import Exit, say
 
 __all__ = ["code_lines", "verify"]
@@ -18,7 +18,7 @@ __all__ = ["code_lines", "verify"]
 
 def verify(folder: Path, kernel: Path | None, *, target: str | None) -> int:
     """Prints one line for the workload and one for each kernel; 3 if any of them is refused."""
-    workload, spec = workload_on(folder, target)
+    workload, spec = workload_on(folder, target or target_of(folder, [kernel] if kernel else []))
     files = [kernel] if kernel else [workload.kernels / name for name in (spec.seed, *spec.library)]
     kernels = {str(file): read_kernel_file(file) for file in files}
     evaluator = make_evaluator(workload, spec)

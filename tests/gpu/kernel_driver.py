@@ -811,7 +811,7 @@ def time_kernels(rank: Rank, report: Any, specs: list[Spec], job: dict[str, Any]
         for name, enqueue, _ in contenders:
             report("begin", f"time {name} {shape}")
             enqueue(2)
-            one = sample(rank, enqueue, 3, lambda: None, pause_s)
+            one = sample(rank, enqueue, 3, partial(enqueue, 1), pause_s)
             one = max(one, rank.swap(one))
             plan[name] = max(
                 job["min_calls"], min(job["max_calls"], math.ceil(job["batch_ms"] / one))

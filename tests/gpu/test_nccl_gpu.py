@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -110,6 +112,29 @@ def test_every_nccl_baseline_of_the_workload_can_be_timed(pair: Stand) -> None:
             lane.teardown()
         finally:
             pair.release(lane)
+
+
+def test_links_that_slept_cost_a_sample_nothing(pair: Stand) -> None:
+    """Stores from all SMs over links that slept took 14 % longer on 8192^3."""
+    text = (KERNELS / "lsa_fused_sm90.cu").read_text(encoding="utf-8")
+    kernel = parse_kernel(text, "lsa_fused_sm90.cu")
+    (shape,) = [s for s in pair.workload.shapes if s.name == "8192x8192x8192"]
+    lane = pair.open_kernel(
+        GroupRole.CANDIDATE, pair.build(kernel), kernel.runtime, 2, Stage.VERIFY
+    )
+    rested, soon = [], []
+    try:
+        lane.setup(shape, 3)
+        lane.fill([0, 1, 2])
+        lane.run()
+        for _ in range(7):
+            time.sleep(0.1)  # they sleep after 50 ms
+            rested.append(lane.sample(1).elapsed_ns)
+            soon.append(lane.sample(1).elapsed_ns)
+        lane.teardown()
+    finally:
+        pair.release(lane)
+    assert median(rested) < 1.06 * median(soon)
 
 
 def test_offered_memory_goes_when_its_rank_has_torn_down(pair: Stand) -> None:

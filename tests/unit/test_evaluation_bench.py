@@ -190,13 +190,13 @@ def test_a_file_of_another_run_or_of_none_is_refused(tmp_path: Path):
     other = bench_file(path, kernels={"k": "2"})
     other.begin()
     other.write()
-    with pytest.raises(UserError, match="its kernels is another"):
+    with pytest.raises(UserError, match="another run \\(other kernels\\)"):
         bench_file(path).go_on()
     path.write_text("{")
     with pytest.raises(UserError, match="is no file of a benchmark"):
         bench_file(path).go_on()
     path.write_text("[]")
-    with pytest.raises(UserError, match="its schema is another"):
+    with pytest.raises(UserError, match="another run \\(other schema\\)"):
         bench_file(path).go_on()
     blocked = tmp_path / "file"
     blocked.write_text("")
@@ -440,10 +440,11 @@ def test_calls_without_a_pause_work_on_inputs_in_all_sets_and_last_as_long_as_as
     run.sustained(run.tracks)
     assert not failed
     assert set(slow.filled) == set(fast.filled) == set(range(32))
-    # Each by its own time in bursts: what is asked for, and no more than a tenth beyond it.
-    assert 10 <= slow.sustained <= 11 and 100 <= fast.sustained <= 110
-    assert tracks[0].times[Mode.SUSTAINED].time_ns == pytest.approx(1.5e6)
-    assert tracks[1].times[Mode.SUSTAINED].more["seconds"] == pytest.approx(0.0158, rel=0.05)
+    # Each by its own time: what is asked for, and little beyond it.
+    for one, call_ns in zip(tracks, (1.5e6, 1.5e5), strict=True):
+        found = one.times[Mode.SUSTAINED]
+        assert found.time_ns == pytest.approx(call_ns)
+        assert 0.01 <= found.more["seconds"] <= 0.012
 
 
 def test_a_run_goes_on_when_no_lane_is_left_or_a_clock_stood_still():

@@ -38,24 +38,26 @@ class Gpus:
 
 
 class Calls:
-    """A lane of two ranks whose calls take 2 ms, and last for a while."""
+    """A lane of two ranks whose calls take a while each; all together go on for half a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, call_ns: int = 2_000_000) -> None:
         self.group = SimpleNamespace(ranks=2)
+        self.call_ns = call_ns
         self.asked: list[Any] = []
 
     def sustain(self, calls: int, chunk: int, limit_s: float) -> int:
         self.asked.append((calls, chunk, limit_s))
-        time.sleep(0.5)
-        return calls * 2_000_000
+        time.sleep(0.5 if len(self.asked) > 1 else 0)
+        return calls * self.call_ns
 
 
-def test_as_many_calls_as_bursts_need_for_that_time_in_chunks_of_two_milliseconds():
-    lane = Calls()
+@pytest.mark.parametrize("call_ns", [500_000, 4_000_000])
+def test_as_many_calls_as_that_time_needs_in_chunks_of_two_milliseconds_of_bursts(call_ns: int):
+    lane = Calls(call_ns)  # with 4 ms the host is slower than the device
     sustain(cast(Lane, lane), Gpus(), 0.5, 500_000.0)
-    ((calls, chunk, limit_s),) = lane.asked
-    assert 1000 <= calls <= 1100
-    assert chunk == 4
+    (probed, _, _), (calls, chunk, limit_s) = lane.asked
+    assert 0.5e9 <= calls * call_ns <= 0.55e9
+    assert probed == 16 and chunk == 4
     assert limit_s > 0.5
 
 
@@ -63,7 +65,7 @@ def test_the_state_is_that_of_the_lanes_gpus_at_the_end():
     found = sustain(cast(Lane, Calls()), Gpus(), 0.5, 500_000.0)
     gpu = found.more["gpu"]
     assert found.time_ns == pytest.approx(2e6)
-    assert found.more["seconds"] == pytest.approx(2.1)
+    assert found.more["seconds"] == pytest.approx(0.526)
     assert gpu["sm_clock_mhz"] == 1780.0  # of the slower one of the two
     assert gpu["power_w"] == 30.0  # the counters of both; the third GPU has no rank
     assert gpu["energy_j"] == pytest.approx(30.0 * 2e-3)

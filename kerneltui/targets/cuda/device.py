@@ -99,7 +99,7 @@ class Gpus:
             import pynvml  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise TargetError(
-                "the CUDA target needs nvidia-ml-py; pip install 'kerneltui[cuda13]'"
+                "the CUDA target needs nvidia-ml-py: pip install '.[cuda13]' in kerneltui's folder"
             ) from error
         self._nvml: Any = pynvml
         try:

@@ -103,7 +103,7 @@ def find_toolkit(nvcc: str | None = None) -> CudaToolkit:
         raise TargetError(f"no nvcc at {nvcc}; name the nvcc of a CUDA toolkit")
     raise TargetError(
         "no nvcc: not in CUDA_HOME, PATH or /usr/local/cuda; install the CUDA toolkit "
-        "(13.0 fits kerneltui[cuda13]) or set CUDA_HOME"
+        "(13.0 fits the extra cuda13) or set CUDA_HOME"
     )
 
 

@@ -154,7 +154,7 @@ def _library() -> Any:
         import pynvml  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise TargetError(
-            "readings of GPUs need nvidia-ml-py; pip install 'kerneltui[cuda13]'"
+            "readings of GPUs need nvidia-ml-py: pip install '.[cuda13]' in kerneltui's folder"
         ) from error
     return pynvml
 
