@@ -19,6 +19,7 @@ from kerneltui.agents.evidence import (
     rejections,
     siblings_text,
     steering_text,
+    winners_text,
 )
 from kerneltui.agents.fenced import fenced
 from kerneltui.agents.hand_over import handed_over_text
@@ -165,6 +166,9 @@ def body(
     measured = record_text(state.candidates[candidate], view)
     if measured:
         parts.append(f"## Its record\n\n{measured}")
+    winners = winners_text(candidate, state)
+    if winners:
+        parts.append(f"## Faster on a shape\n\n{winners}")
     tried = siblings_text(candidate, state)
     if tried:
         parts.append(f"## Tried from {candidate} already\n\n{tried}")

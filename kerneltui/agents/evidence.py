@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from kerneltui.agents.prompt_files import phrase
 from kerneltui.model.candidate import Candidate, DecisionKind, Phase
 from kerneltui.model.state import State
+from kerneltui.model.winners import shape_winners
 
 __all__ = [
     "candidate_evidence",
@@ -15,6 +16,7 @@ __all__ = [
     "rejections",
     "siblings_text",
     "steering_text",
+    "winners_text",
 ]
 
 _MOST_SIBLINGS = 12
@@ -71,6 +73,23 @@ def siblings_text(parent: str, state: State) -> str:
     """What was tried from the same parent, newest last, in a line each."""
     tried = [c for c in state.candidates.values() if parent in c.parents]
     return "\n".join(_line(candidate) for candidate in tried[-_MOST_SIBLINGS:])
+
+
+def winners_text(candidate: str, state: State) -> str:
+    """Who is faster than a candidate on a shape alone, in a line each; empty if nobody is."""
+    lines = [
+        phrase(
+            "winner",
+            shape=winner.part.shape,
+            id=winner.candidate.id,
+            gain=f"{winner.part.interval.ratio()[0]:.3f}",
+            worst=winner.worst.shape,
+            loss=f"{winner.worst.interval.ratio()[0]:.3f}",
+            reason=_flat(winner.candidate.reason),
+        )
+        for winner in shape_winners(state.candidates.values(), candidate)
+    ]
+    return "\n".join([phrase("winners"), *lines]) if lines else ""
 
 
 def steering_text(

@@ -8,6 +8,7 @@ from kerneltui.model.candidate import Candidate, DecisionKind
 from kerneltui.model.measurement import GpuUse, Measurement, MeasurementStage
 from kerneltui.model.state import State
 from kerneltui.model.units import milliseconds
+from kerneltui.model.winners import shape_winners
 from kerneltui.tui.draw.chart import chart_lines, shape_charts
 from kerneltui.tui.draw.spend import call_lines
 from kerneltui.tui.format import (
@@ -59,6 +60,7 @@ def bench_table(state: State, candidate: Candidate, width: int) -> Sequence[Line
         lines.append(cut(tuple(row), width))
     lines += _summary(state, candidate, names)
     lines += _remarks(measurement, width)
+    lines += _winner_lines(state, candidate, names, width)
     lines += gpu_table(measurement, names, width)
     for chart in shape_charts(state, candidate):
         lines += [(), ((f" {clean(chart.title)}", "title"),), *chart_lines(chart, width, 3)]
@@ -137,6 +139,26 @@ def _summary(state: State, candidate: Candidate, names: int) -> Sequence[Line]:
     ]
     if measurement.quarantine:
         lines.append(((f" quarantined: {clean(measurement.quarantine)}", "state-quar"),))
+    return lines
+
+
+def _winner_lines(state: State, candidate: Candidate, names: int, width: int) -> Sequence[Line]:
+    """Who is faster than this one on a shape alone, with what it loses elsewhere."""
+    winners = shape_winners(state.candidates.values(), candidate.id)
+    if not winners:
+        return ()
+    head = f" faster on a shape than {candidate.id}, not over all (the best of many, not confirmed)"
+    lines: list[Line] = [(), cut(((head, "dim"),), width)]
+    for winner in winners:
+        gain, low, high = percent_change(winner.part.interval)
+        loss = percent_change(winner.worst.interval)[0]
+        row: Line = (
+            (f" {fit(clean(winner.part.shape), names)}", "ink"),
+            (f" {winner.candidate.id} {gain:+.1f}% [{low:+.1f}, {high:+.1f}]", "verdict-faster"),
+            (f"  {loss:+.1f}% on {clean(winner.worst.shape)}", "dim"),
+            (f"  {clean(winner.candidate.reason)}", "faint"),
+        )
+        lines.append(cut(row, width))
     return lines
 
 
