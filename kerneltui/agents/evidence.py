@@ -77,18 +77,12 @@ def siblings_text(parent: str, state: State) -> str:
 
 def winners_text(candidate: str, state: State) -> str:
     """Who is faster than a candidate on a shape alone, in a line each; empty if nobody is."""
-    lines = [
-        phrase(
-            "winner",
-            shape=winner.part.shape,
-            id=winner.candidate.id,
-            gain=f"{winner.part.interval.ratio()[0]:.3f}",
-            worst=winner.worst.shape,
-            loss=f"{winner.worst.interval.ratio()[0]:.3f}",
-            reason=_flat(winner.candidate.reason),
-        )
-        for winner in shape_winners(state.candidates.values(), candidate)
-    ]
+    lines: list[str] = []
+    for winner in shape_winners(state.candidates.values(), candidate):
+        gain, loss = (part.interval.ratio()[0] for part in (winner.part, winner.worst))
+        shapes = {"shape": winner.part.shape, "worst": winner.worst.shape}
+        who = {"id": winner.candidate.id, "reason": _flat(winner.candidate.reason)}
+        lines.append(phrase("winner", gain=f"{gain:.3f}", loss=f"{loss:.3f}", **shapes, **who))
     return "\n".join([phrase("winners"), *lines]) if lines else ""
 
 
