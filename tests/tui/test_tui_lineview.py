@@ -13,7 +13,7 @@ from kerneltui.tui.widgets.lineview import LineView
 LINES: tuple[Line, ...] = (
     (("short", "ink"),),
     (("abcdefghij", "ink"), ("klmno", "strong")),
-    (("0123456789", "ink"),),
+    (("0123456789", "ink"), ("   ", "strong")),
 )
 
 

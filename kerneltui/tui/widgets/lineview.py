@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -18,7 +19,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from kerneltui.tui.text import LazyLines, Line, line_width
+from kerneltui.tui.text import LazyLines, Line, line_width, plain
 from kerneltui.tui.theme import resolve
 
 __all__ = ["Build", "LineView", "to_strip"]
@@ -175,7 +176,8 @@ class LineView(Widget, can_focus=True, inherit_bindings=False):
         whole = to_strip(line, ansi)
         strip = whole.crop_extend(self.left, self.left + width, fill)
         if self.left or whole.cell_length > width:
-            strip = self._marked(strip, whole.cell_length, resolve("dim", ansi))
+            written = cell_len(plain(line).rstrip())
+            strip = self._marked(strip, written, resolve("dim", ansi))
         return strip.apply_style(below)
 
     def _marked(self, strip: Strip, length: int, dim: Style) -> Strip:
