@@ -116,7 +116,10 @@ class SideBySide:
             failed[track.name] = reason
             self._discard(track.name, shape.ranks)
 
-        timed = Timed(self._stand, plan, tracks, drop, self._say)
+        def lost(track: Track) -> None:
+            self._discard(track.name, shape.ranks)
+
+        timed = Timed(self._stand, plan, tracks, drop, lost=lost, say=self._say)
         timed.settle()
         if plan.offline and timed.tracks:
             timed.offline()

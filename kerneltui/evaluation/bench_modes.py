@@ -48,7 +48,8 @@ class Timed:
         stand: Target and judge.
         plan: What is measured.
         tracks: Set up for the shape, and verified.
-        failed: Told of a track that cannot go on.
+        failed: Told of a track that cannot go on, and has no times.
+        lost: Told of one that cannot go on, but keeps the times that it has.
         say: Told what goes on, in one line.
     """
 
@@ -58,12 +59,15 @@ class Timed:
         plan: BenchPlan,
         tracks: Sequence[Track],
         failed: Callable[[Track, str], None],
+        *,
+        lost: Callable[[Track], None],
         say: Callable[[str], None],
     ) -> None:
         self._stand = stand
         self._plan = plan
         self._tracks = list(tracks)
         self._failed = failed
+        self._lost = lost
         self._say = say
         self._gpu = bool(getattr(stand.target, "cache_bytes", 0))
         self.calls = 1
@@ -133,17 +137,23 @@ class Timed:
         if not self._gpu:
             self._say("calls without a pause are measured on GPUs only: left out")
             return
-        for track in tracks:
+        for track in tuple(tracks):
             self._stand.checkpoint()
             known = [times.time_ns for times in track.times.values()]
-            with self._guard(track), self._stand.machine():
-                track.lane.fill(range(track.lane.sets))
-                track.times[Mode.SUSTAINED] = sustain(
-                    track.lane,
-                    self._stand.target,
-                    self._plan.sustained_s,
-                    min(known, default=self.call_ns),
-                )
+            try:
+                with self._stand.machine():
+                    track.lane.fill(range(track.lane.sets))
+                    track.times[Mode.SUSTAINED] = sustain(
+                        track.lane,
+                        self._stand.target,
+                        self._plan.sustained_s,
+                        min(known, default=self.call_ns),
+                    )
+            except RankFailure as failure:  # what was measured before stands
+                self._say(f"{track.name}: calls without a pause: {failure.reason}")
+                track.note["sustained"] = failure.reason
+                self._tracks.remove(track)
+                self._lost(track)
 
     # Inside
 

@@ -345,7 +345,8 @@ def timed(plan: BenchPlan, *tracks: Track) -> tuple[Timed, dict[str, str]]:
     def drop(track: Track, reason: str) -> None:
         failed[track.name] = reason
 
-    return Timed(stand(), plan, tracks, drop, lambda text: None), failed
+    silent = {"lost": lambda track: None, "say": lambda text: None}
+    return Timed(stand(), plan, tracks, drop, **silent), failed
 
 
 def track(name: str, fake: FakeLane, *, baseline: bool = True) -> Track:
@@ -445,6 +446,24 @@ def test_calls_without_a_pause_work_on_inputs_in_all_sets_and_last_as_long_as_as
         found = one.times[Mode.SUSTAINED]
         assert found.time_ns == pytest.approx(call_ns)
         assert 0.01 <= found.more["seconds"] <= 0.012
+
+
+def test_who_fails_without_a_pause_keeps_its_other_times():
+    fake = FakeLane(1e6)
+    one, other = track("a", fake), track("b", FakeLane(1e6))
+    run, failed = timed(BenchPlan((), fresh=4, sustained_s=0.01), one, other)
+    run.settle()
+    run.offline()
+
+    def hang(calls: int, chunk: int, limit_s: float) -> int:
+        raise RankFailure(FailureKind.HANG, 0, "it hung")
+
+    fake.sustain = hang  # type: ignore[method-assign]
+    run.sustained(run.tracks)
+    assert not failed and list(run.tracks) == [other]
+    assert set(one.times) == {Mode.OFFLINE, Mode.WARM}
+    assert one.note["sustained"] == "it hung"
+    assert Mode.SUSTAINED in other.times
 
 
 def test_a_run_goes_on_when_no_lane_is_left_or_a_clock_stood_still():
