@@ -182,12 +182,14 @@ def test_the_editor_has_the_screen_and_gives_it_back(tmux: Tmux, tmp_path: Path)
 
 def test_a_replay_has_the_screen_and_gives_it_back(tmux: Tmux) -> None:
     tmux.start("--session", str(ROOT / "sessions" / "gemm_allgather-cpu.bundle"), size=(120, 40))
-    tmux.shows("1 Candidates")
+    tmux.shows("c0031 <- c0025")  # the list stands there before there is anything to replay
     tmux.keys("T")
     tmux.shows("1 Events")
     tmux.shows("step 238 of 238")
     tmux.keys("q")
-    tmux.shows("1 Candidates")
+    tmux.until(
+        lambda: "1 Candidates" in tmux.screen() and "c0031 <- c0025" in tmux.screen(), "back"
+    )
     tmux.keys("T")
     tmux.shows("1 Events")
 
