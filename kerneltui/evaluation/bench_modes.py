@@ -48,7 +48,7 @@ class Timed:
         stand: Target and judge.
         plan: What is measured.
         tracks: Set up for the shape, and verified.
-        failed: Told of a track that cannot go on, and has no times.
+        failed: Told of a track that cannot go on, and loses the times that it has.
         lost: Told of one that cannot go on, but keeps the times that it has.
         say: Told what goes on, in one line.
     """

@@ -83,7 +83,7 @@ __device__ void wake_links(const Gates &gates, Board *board, uint32_t rank, uint
 #pragma unroll
         for (uint32_t i = 0; i < kReads; ++i) sum += words[i];
     }
-    /* The assembler drops loads, even volatile ones in name, whose results nobody uses. */
+    /* A use of what was read: the assembler drops loads, such as ld.relaxed.sys, whose results nobody uses. */
     if (sum == 0x9E3779B9u) board->awake = 0;
     __syncthreads();
 }
