@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from scripted_model import (
     DESCRIBED,
     STAGE_A,
@@ -28,12 +27,6 @@ from kerneltui.model.state import State
 from kerneltui.session.repository import Session
 
 FAILED = Failure(Stage.VERIFY, FailureKind.MISMATCH, "C[0, 0] is wrong")
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return tmp_path / "session"
 
 
 def candidate(number: int) -> Candidate:

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from engine_fakes import FakeEvaluator
 from scripted_model import (
     DESCRIBED,
@@ -43,12 +42,6 @@ SHORT_MS = 300
 
 def limited(milliseconds: int) -> ModelFailure:
     return ModelFailure(FailureKind.OVERLOADED, "429 rate limited", wait_ms=milliseconds)
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return tmp_path / "session"
 
 
 def slow_arms(state: State) -> list[str]:

@@ -55,12 +55,6 @@ from kerneltui.model.state import fold
 from kerneltui.session.repository import Session
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return tmp_path / "session"
-
-
 def test_the_fast_path_goes_through_both_stages_and_the_slow_path_evolves(folder: Path) -> None:
     model = ScriptedModel([DESCRIBED, STAGE_A, STAGE_B, tunable("x", "1")])
     state = run(folder, model)

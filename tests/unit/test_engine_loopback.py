@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 from engine_fakes import FakeEvaluator
 from loopback.asked import added_line, crossed, parent_in, region_of, stated_of
 from loopback.script import Say, Step
@@ -217,12 +216,6 @@ class Session:
         state, _, failure = run_engine(self.setup)
         assert failure is None
         return state
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return tmp_path / "session"
 
 
 def test_a_whole_session_on_a_rough_day(folder: Path) -> None:

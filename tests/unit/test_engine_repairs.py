@@ -58,12 +58,6 @@ DIAGNOSIS = {"diagnosis": "the flag comes before the data"}
 GATHER = "if (ctx->host->all_gather("
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return tmp_path / "session"
-
-
 def failed_stage_b(folder: Path) -> None:
     """A session whose stage A passed and whose stage B failed."""
     model = ScriptedModel([DESCRIBED, STAGE_A, BAD])

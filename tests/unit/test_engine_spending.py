@@ -76,12 +76,6 @@ KERNEL = "kernels/gemm_allgather/kernel.cpp"
 MINUTE = 60 * 10**9
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return tmp_path / "session"
-
-
 def run(
     folder: Path,
     model: ScriptedModel,

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from engine_fakes import FakeEvaluator
 from scripted_model import (
     DESCRIBED,
@@ -57,12 +56,6 @@ from kerneltui.model.measurement import FailureKind as Bad
 from kerneltui.model.measurement import Stage
 from kerneltui.model.state import fold
 from kerneltui.session.repository import Session
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return tmp_path / "session"
 
 
 def test_an_interrupt_says_whose_thought_it_ends(folder: Path) -> None:

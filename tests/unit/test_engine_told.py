@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 from engine_fakes import FakeEvaluator
 from scripted_model import (
     DESCRIBED,
@@ -50,12 +49,6 @@ from kerneltui.model.event import (
 )
 from kerneltui.model.state import fold
 from kerneltui.session.repository import Session
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return tmp_path / "session"
 
 
 def test_a_message_is_part_of_the_next_question_and_is_answered(folder: Path) -> None:
