@@ -208,8 +208,10 @@ class OfflineStrategy:
         proposals = self._hand_out(self._resets(count, surrogate))
         for pool in (self._pinned(), self._pool(count, rng)):
             left = count - len(proposals)
+            # The pool was made before a pin's neighbours were handed out, and may have them, too.
+            fresh = [step for step in pool if step.codes not in self.history.seen]
             if left > 0:
-                proposals += self._hand_out(self._choose(pool, left, surrogate, rng))
+                proposals += self._hand_out(self._choose(fresh, left, surrogate, rng))
         if len(proposals) < count:
             history = self.history
             rows = history.active.sample(rng, count - len(proposals), history.seen)

@@ -144,6 +144,15 @@ def test_steering_is_respected_at_every_step(
             assert proposal.reason and "\n" not in proposal.reason
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_neighbours_of_a_pin_are_proposed_once(seed: int):
+    space = grid([3, 4], 0)
+    strategy = make_strategy("offline", space, seed, [space.at(0)], 40)
+    steps = [("ask", 4, 0), ("ask", 3, 0), ("pin", 0, 0), ("ask", 4, 0)]
+    made = [p.configuration for asked, _, _ in play(strategy, space, steps) for p in asked]
+    assert len(made) == len(set(made))
+
+
 @pytest.mark.parametrize("word", WORDS)
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 1000), steps=STEPS)
