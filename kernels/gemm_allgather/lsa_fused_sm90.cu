@@ -101,9 +101,6 @@
 // How many steps over K (64 each) a cluster's loads may be ahead of the mean, if what all read in a round is
 // more than twice the L2 cache; 0: any number. Clusters that drift apart along K find less of each other in it.
 // kerneltui: runtime LEAD in 0 8 16 32 default 8
-// Clocks by which the second warpgroup begins later, so that not both leave the tensor cores alone when a tile
-// is finished.
-// kerneltui: runtime SKEW in 0 512 1024 2048 default 0
 // Column tiles of one copy, if BACKEND is copy_engine; 0: whole rows.
 // kerneltui: runtime BAND in 0 2 4 8 16 default 8
 
@@ -193,7 +190,6 @@ struct Params {
     int stagger; /* whether warpgroups and CTAs begin at different times */
     int band, bands;
     bool turn_k;
-    int skew; /* clocks */
     int lead;
     uint64_t *begun; /* pieces of main loops, by all clusters in all calls */
     uint64_t calls;  /* before this one */
@@ -845,11 +841,6 @@ template <class T>
 __device__ __forceinline__ void multiply_tiles(const Params &p, const typename T::Shared &s, int first,
                                                int step, int k_tiles, int group, int rank) {
     Consumer<T> consumer{s, group, Ring{0, 0}, Ring{0, 1}, {}, false}; /* the boxes begin empty */
-    if (group > 0 && p.skew > 0) {
-        const long long entered = clock64();
-        while (clock64() - entered < p.skew) {
-        }
-    }
     int index = first;
     for (; index < p.whole; index += step) consumer.template multiply_tile<T::tile_n>(k_tiles);
     if constexpr (T::tile_n == 256 && !T::whole_only)
@@ -1092,7 +1083,6 @@ int fill_params(State &s, EncodeFunction function) {
         if (p.band <= 0) p.band = p.tiles_n;
         p.stagger = int(kt_value(ctx->tunables, ctx->tunable_count, "STAGGER", 1));
         p.bands = (p.tiles_n + p.band - 1) / p.band;
-        p.skew = int(kt_value(ctx->tunables, ctx->tunable_count, "SKEW", 0));
         p.turn_k = kt_value(ctx->tunables, ctx->tunable_count, "TURN_K", 1) != 0;
         const int across = std::min((plan.clusters + p.group_m - 1) / p.group_m, p.tiles_n);
         const int blocks = (plan.clusters + p.group_m * p.tiles_n - 1) / (p.group_m * p.tiles_n);

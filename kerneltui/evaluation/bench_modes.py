@@ -12,7 +12,8 @@ from typing import Any
 from kerneltui.evaluation.bench_plan import BenchPlan, gaps
 from kerneltui.evaluation.bench_result import Mode, ModeTimes, percentile, ratios
 from kerneltui.evaluation.gpu_use import Watch, no_readings
-from kerneltui.evaluation.lane import Lane, Served
+from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.lane_times import Served
 from kerneltui.evaluation.rounds import Burst
 from kerneltui.evaluation.stand import Stand
 from kerneltui.evaluation.sustained import sustain

@@ -17,6 +17,9 @@ __all__ = ["LaneResult", "Mode", "ModeTimes", "ShapeResult", "percentile", "rati
 LEAST_SAMPLES = 3
 """For an interval."""
 
+HOST_BOUND = 0.9
+"""Share of the time of calls without a pause."""
+
 
 class Mode(StrEnum):
     """How calls follow each other."""
@@ -46,6 +49,11 @@ class ModeTimes:
 
     rounds: tuple[tuple[float, ...], ...]
     more: Mapping[str, Any] = field(default_factory=_nothing)
+
+    @property
+    def host_bound(self) -> bool:
+        """Whether the host enqueued calls all the time, so that the device had to wait for it."""
+        return float(self.more.get("enqueueing", 0.0)) > HOST_BOUND
 
     @property
     def time_ns(self) -> float:
@@ -214,7 +222,9 @@ class ShapeResult:
             return ""
         if lane.modes[mode].time_ns < self.floor_ns:
             return "QUAR: less time than the device needs at its peak"
-        ratio = self.ratio(lane, mode)
+        reference, ratio = self.reference(mode), self.ratio(lane, mode)
+        if reference is None or reference.modes[mode].host_bound:
+            return ""
         if ratio is not None and ratio > self.library_factor:
             return f"QUAR: more than {self.library_factor:g} times as fast as the best library"
         return ""

@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from math import prod
 from typing import Any, Protocol
 
 from kerneltui.evaluation.judge_client import JudgeClient, JudgeFailure
+from kerneltui.evaluation.lane_times import Served, Spent, Sustained
 from kerneltui.evaluation.values import Report, ValueClass
 from kerneltui.model.workload import DTYPE_BYTES, Shape, Workload
 from kerneltui.targets.buffers import SharedMemory
@@ -25,7 +24,7 @@ from kerneltui.targets.patterns import Poison
 from kerneltui.targets.port import Group, Sample
 from kerneltui.targets.windows import GroupLayout, TensorSpec
 
-__all__ = ["Lane", "MemoryGroup", "Served", "Spent", "set_bytes"]
+__all__ = ["Lane", "MemoryGroup", "set_bytes"]
 
 _FIRST_EPOCHS = 1 << 20
 SERVE_S = 10.0
@@ -39,67 +38,6 @@ def set_bytes(workload: Workload, shape: Shape) -> int:
         for tensor in workload.tensors
         for rank in range(shape.ranks)
     )
-
-
-@dataclass(slots=True)
-class Spent:
-    """Where the time of lanes goes, in nanoseconds of the engine's clock.
-
-    Attributes:
-        setup_ns: Making and giving back memory, `kerneltui_setup` and `kerneltui_teardown`.
-        fill_ns: Writing inputs.
-        check_ns: Comparing outputs.
-        calls_ns: From asking for calls to the last answer.
-        inside_ns: Of it, inside the calls.
-    """
-
-    setup_ns: int = 0
-    fill_ns: int = 0
-    check_ns: int = 0
-    calls_ns: int = 0
-    inside_ns: int = 0
-
-    def take(self) -> dict[str, float]:
-        """What was added since the last time, in seconds."""
-        seconds = {name[:-3]: round(value / 1e9, 4) for name, value in asdict(self).items()}
-        for name in asdict(self):
-            setattr(self, name, 0)
-        return seconds
-
-    @contextmanager
-    def adding(self, name: str) -> Iterator[None]:
-        """Adds the time of a block to `<name>_ns`."""
-        begin = time.monotonic_ns()
-        try:
-            yield
-        finally:
-            field = f"{name}_ns"
-            setattr(self, field, getattr(self, field) + time.monotonic_ns() - begin)
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """Single calls after pauses, in nanoseconds; of several ranks the slowest counts.
-
-    Attributes:
-        launch_ns: Of every second call: time of the host in the call. Empty where that is all of it.
-        latency_ns: Of the same: from before the call until everything is done.
-        device_ns: Of the others, which are held back until they are enqueued: time of the device.
-    """
-
-    launch_ns: tuple[int, ...]
-    latency_ns: tuple[int, ...]
-    device_ns: tuple[int, ...]
-
-    @classmethod
-    def of(cls, answers: Sequence[Mapping[str, Any]]) -> Served:
-        """From the answers of all ranks."""
-        parts = ("launch_ns", "latency_ns", "device_ns")
-        return cls(*(_slowest([answer[part] for answer in answers]) for part in parts))
-
-
-def _slowest(ranks: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    return tuple(max(int(value) for value in column) for column in zip(*ranks, strict=True))
 
 
 class MemoryGroup(Group, Protocol):
@@ -296,7 +234,7 @@ class Lane:
         answers = self._ask("serve", body, SERVE_S + sum(gaps_ns) / 1e9, gates=count)
         return Served.of(answers)
 
-    def sustain(self, calls: int, chunk: int, limit_s: float) -> int:
+    def sustain(self, calls: int, chunk: int, limit_s: float) -> Sustained:
         """Calls without a pause, rotating over the buffer sets.
 
         Args:
@@ -304,8 +242,8 @@ class Lane:
             chunk: So many are enqueued at a time.
             limit_s: How long they may take, beside what is around them.
 
-        Returns:
-            Their time on the device in nanoseconds, on the slowest rank.
+        Raises:
+            RankFailure: The group failed.
         """
         body = {
             "first_set": self._next_set,
@@ -316,7 +254,7 @@ class Lane:
         answers = self._ask("sustain", body, SERVE_S + limit_s, gates=1)
         self._epoch += calls
         self._next_set = (self._next_set + calls) % self.sets
-        return max(int(answer["elapsed_ns"]) for answer in answers)
+        return Sustained.of(answers)
 
     def choose(self, index: int) -> None:
         """Has a baseline take another of its choices."""

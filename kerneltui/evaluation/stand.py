@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from kerneltui.evaluation.device_lint import LintContext, lint_device_code
 from kerneltui.evaluation.judge_client import JudgeClient
-from kerneltui.evaluation.lane import Lane, MemoryGroup, Spent
+from kerneltui.evaluation.lane import Lane, MemoryGroup
+from kerneltui.evaluation.lane_times import Spent
 from kerneltui.evaluation.outcome import HarnessFault, Interrupted, KernelFault, fault_of
 from kerneltui.evaluation.python_lint import check_policy, lint_python, python_labels
 from kerneltui.evaluation.timing import Timer, TimingProtocol

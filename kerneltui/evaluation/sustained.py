@@ -67,16 +67,21 @@ def sustain(lane: Lane, target: Readable, seconds: float, call_ns: float) -> Mod
     """
     chunk = max(1, min(_MOST_CHUNK, ceil(_CHUNK_NS / call_ns)))
     # Where the host cannot keep up, a call takes longer than in bursts, which are enqueued beforehand.
-    probe = lane.sustain(_PROBED * chunk, chunk, _LONGEST * seconds) / (_PROBED * chunk)
+    probed = lane.sustain(_PROBED * chunk, chunk, _LONGEST * seconds)
+    probe = probed.elapsed_ns / (_PROBED * chunk)
     calls = max(1, ceil(_MARGIN * seconds * 1e9 / max(call_ns, probe)))
     reader = _Reader(target, lane.group.ranks)  # rank r has GPU r
     reader.start()
     try:
-        elapsed = lane.sustain(calls, chunk, _LONGEST * seconds)
+        found = lane.sustain(calls, chunk, _LONGEST * seconds)
     finally:
         reader.stop()
-    more: dict[str, Any] = {"calls": calls, "seconds": round(elapsed / 1e9, 4)}
-    time_ns = elapsed / calls
+    more: dict[str, Any] = {
+        "calls": calls,
+        "seconds": round(found.elapsed_ns / 1e9, 4),
+        "enqueueing": round(found.enqueue_ns / found.elapsed_ns, 4),
+    }
+    time_ns = found.elapsed_ns / calls
     if reader.found:
         more["gpu"] = _state(reader.found, time_ns)
     return ModeTimes(((time_ns,),), more)

@@ -274,7 +274,10 @@ class CudaMachine:
         self._take(
             self.harness.library.ht_sustain, arguments, ctypes.byref(arguments), calls, chunk
         )
-        return {"elapsed_ns": ends[0] - arguments.start_ns}
+        return {
+            "elapsed_ns": ends[0] - arguments.start_ns,
+            "enqueue_ns": arguments.enqueue_ns,
+        }
 
     def _take(self, function: Any, arguments: CudaSampleArguments, *rest: Any) -> None:
         """Calls a function of the harness that makes calls of the kernel."""

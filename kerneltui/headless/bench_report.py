@@ -45,6 +45,8 @@ def _line(result: ShapeResult, lane: LaneResult, mode: Mode) -> list[str]:
         words.append("best baseline")
     if lane.favoured:
         words.append(lane.favoured)
+    if times.host_bound:
+        words.append("host-bound")
     words += [part for part in (_clock(times), result.doubt(lane, mode)) if part]
     return [
         lane.name,

@@ -127,8 +127,9 @@ def test_calls_after_pauses_and_without_any(evaluator: Evaluator, lanes: list[La
         for launch, latency in zip(served.launch_ns, served.latency_ns, strict=True)
     )
     assert all(1_000 < device < 10_000_000 for device in served.device_ns)
-    elapsed = lane.sustain(1000, 16, 10.0)
-    assert 1000 * 5_000 < elapsed < 1000 * 10_000_000
+    found = lane.sustain(1000, 16, 10.0)
+    assert 1000 * 5_000 < found.elapsed_ns < 1000 * 10_000_000
+    assert 0 < found.enqueue_ns < 2 * found.elapsed_ns
     warm = lane.sample(16, warm=True)
     cold = lane.sample(16, evict=True)
     assert warm.clock_conflict is None and cold.clock_conflict is None

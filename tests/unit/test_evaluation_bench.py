@@ -21,7 +21,8 @@ from kerneltui.evaluation.bench_modes import Timed, Track
 from kerneltui.evaluation.bench_plan import BenchPlan, chosen_shapes, gaps, spread_order
 from kerneltui.evaluation.bench_result import LaneResult, Mode, ModeTimes, ShapeResult, percentile
 from kerneltui.evaluation.bench_summary import summaries
-from kerneltui.evaluation.lane import Lane, Served
+from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.lane_times import Served, Sustained
 from kerneltui.evaluation.stand import Stand
 from kerneltui.evaluation.timing import TimingProtocol
 from kerneltui.evaluation.values import Fault, FaultKind, Report
@@ -230,6 +231,24 @@ def test_times_that_cannot_be_are_doubted():
     assert not replace(results, floor_ns=200).doubt(results.lane("nn"), Mode.OFFLINE)
 
 
+def test_a_library_that_waits_for_the_host_is_no_measure_of_what_can_be():
+    def lanes(share: float) -> ShapeResult:
+        library = replace(times([100.0]), more={"enqueueing": share})
+        found = result(
+            "a",
+            2.0**30,
+            LaneResult("nn", True, {Mode.SUSTAINED: library}),
+            LaneResult("kernel", False, {Mode.SUSTAINED: times([30.0])}),
+        )
+        return replace(found, library_factor=3.0)
+
+    waits, busy = lanes(0.97), lanes(0.4)
+    assert "QUAR" in busy.doubt(busy.lane("kernel"), Mode.SUSTAINED)
+    assert not waits.doubt(waits.lane("kernel"), Mode.SUSTAINED)
+    assert "host-bound" in shape_table(waits)
+    assert "host-bound" not in shape_table(busy)
+
+
 # -- bands
 
 
@@ -326,9 +345,9 @@ class FakeLane:
         half = len(pauses) // 2
         return Served((5,) * half, (9_000,) * half, (int(self.call_ns),) * half)
 
-    def sustain(self, calls: int, chunk: int, limit_s: float) -> int:
+    def sustain(self, calls: int, chunk: int, limit_s: float) -> Sustained:
         self.sustained += calls
-        return round(1.5 * calls * self.call_ns)
+        return Sustained(round(1.5 * calls * self.call_ns))
 
 
 def stand() -> Stand:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.lane_times import Sustained
 from kerneltui.evaluation.sustained import sustain
 from kerneltui.model.reading import GpuReading
 
@@ -45,10 +46,10 @@ class Calls:
         self.call_ns = call_ns
         self.asked: list[Any] = []
 
-    def sustain(self, calls: int, chunk: int, limit_s: float) -> int:
+    def sustain(self, calls: int, chunk: int, limit_s: float) -> Sustained:
         self.asked.append((calls, chunk, limit_s))
         time.sleep(0.5 if len(self.asked) > 1 else 0)
-        return calls * self.call_ns
+        return Sustained(calls * self.call_ns, calls * 500_000)
 
 
 @pytest.mark.parametrize("call_ns", [500_000, 4_000_000])
@@ -66,6 +67,7 @@ def test_the_state_is_that_of_the_lanes_gpus_at_the_end():
     gpu = found.more["gpu"]
     assert found.time_ns == pytest.approx(2e6)
     assert found.more["seconds"] == pytest.approx(0.526)
+    assert found.more["enqueueing"] == 0.25
     assert gpu["sm_clock_mhz"] == 1780.0  # of the slower one of the two
     assert gpu["power_w"] == 30.0  # the counters of both; the third GPU has no rank
     assert gpu["energy_j"] == pytest.approx(30.0 * 2e-3)

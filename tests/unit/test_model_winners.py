@@ -19,7 +19,7 @@ from kerneltui.model.statistics import Interval, Verdict, judge_interval
 from kerneltui.model.winners import shape_winners
 
 DELTA = 0.01
-BUNDLE = Path(__file__).parents[2] / "sessions" / "gemm_allgather-h200-8min.bundle"
+BUNDLE = Path(__file__).parents[2] / "sessions" / "gemm_allgather-cpu.bundle"
 
 
 def interval(gain: float) -> Interval:
@@ -100,7 +100,7 @@ def test_a_winner_is_faster_and_nobody_is_faster_than_it(gains: list[dict[str, f
 def test_agents_are_told_of_a_choice_that_pays_on_one_shape_of_a_recorded_session() -> None:
     with opened_recording(BUNDLE) as recording:
         state = fold(recording.events)
-    text = winners_text("c0002", state)
-    assert "- 16384x16384x16384: c0043 1.025x, but 0.974x on 4096x4096x4096: " in text
-    assert winners_text("c0001", state) == ""
+    text = winners_text("c0001", state)
+    assert "- 1000x777x333: c0004 1.263x, but 0.901x on 512x512x512: " in text
+    assert winners_text("c0008", state) == ""
     assert winners_text("c0000", State()) == ""

@@ -108,7 +108,8 @@ int ht_serve(ht_serving *serving, ht_failure *failure) {
 }
 
 /* So many calls without a pause, enqueued in chunks; the times of the device before the first and after the last
- * are in `start_ns` and `ends_ns`. All ranks make equally many, since none can go on without the others. */
+ * are in `start_ns` and `ends_ns`, the time that the host needed to enqueue them is in `enqueue_ns`. All ranks make
+ * equally many, since none can go on without the others. */
 int ht_sustain(ht_sample *s, uint64_t calls, uint64_t chunk, ht_failure *failure) {
     Board *board = s->device->board;
     cudaStream_t stream = s->device->stream;
@@ -116,11 +117,12 @@ int ht_sustain(ht_sample *s, uint64_t calls, uint64_t chunk, ht_failure *failure
     if (result != HT_DONE) return result;
     for (uint64_t i = 0; i < kMostStamps; ++i) board->stamps[i] = 0;
     if (!meet_again(s, 1)) return HT_LATE;
-    uint64_t done = 0, chunks = 0, made = 0, first = 0, last = 0;
+    uint64_t done = 0, chunks = 0, made = 0, first = 0, last = 0, enqueueing = 0;
     uint32_t set = s->first_set;
     stamp<<<1, 1, 0, stream>>>(&board->stamps[chunks++ % kMostStamps]);
     while (made < calls || done < chunks) {
         if (made < calls) {
+            const uint64_t begin = now_ns();
             for (uint64_t i = 0; i < chunk && made < calls; ++i, ++made) {
                 result = guarded([&] { return s->run(s->state, set, s->epoch + made, stream); }, &s->code, failure);
                 if (result != HT_DONE) {
@@ -130,6 +132,7 @@ int ht_sustain(ht_sample *s, uint64_t calls, uint64_t chunk, ht_failure *failure
                 if (++set == s->sets) set = 0;
             }
             stamp<<<1, 1, 0, stream>>>(&board->stamps[chunks++ % kMostStamps]);
+            enqueueing += now_ns() - begin;
             if (chunks - done <= kMostInFlight) continue;
         }
         result = wait_for(s, &board->stamps[done % kMostStamps], 1, failure);
@@ -143,6 +146,7 @@ int ht_sustain(ht_sample *s, uint64_t calls, uint64_t chunk, ht_failure *failure
     static_cast<Slot *>(s->control)[s->rank].finished.store(s->epoch + made, std::memory_order_relaxed);
     s->start_ns = first;
     s->ends_ns[0] = last;
+    s->enqueue_ns = enqueueing;
     return HT_DONE;
 }
 
