@@ -27,7 +27,8 @@ from kerneltui.model.kernel import Kernel, parse_kernel
 from kerneltui.model.limit import Ceilings
 from kerneltui.model.measurement import Measurement
 from kerneltui.model.statistics import Verdict
-from kerneltui.model.workload import Workload, load_workload
+from kerneltui.model.workload import Workload
+from kerneltui.model.workload_file import load_workload
 from kerneltui.targets.cpu.ceilings import measure_ceilings
 from kerneltui.targets.cpu.runtime import CpuTarget
 

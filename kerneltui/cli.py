@@ -401,7 +401,3 @@ def main() -> None:
         click.echo(f"kerneltui: {error}", err=True)
         code = Exit.REFUSED if getattr(error, "unfit", False) else Exit.USAGE
     sys.exit(int(code or 0))
-
-
-if __name__ == "__main__":
-    main()

@@ -22,7 +22,8 @@ from kerneltui.model.event import (
 )
 from kerneltui.model.kernel import Kernel, Language, parse_kernel
 from kerneltui.model.state import State
-from kerneltui.model.workload import TargetSpec, Workload, load_workload
+from kerneltui.model.workload import TargetSpec, Workload
+from kerneltui.model.workload_file import load_workload
 from kerneltui.session import snapshot
 from kerneltui.session.repository import Session
 

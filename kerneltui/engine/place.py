@@ -14,7 +14,8 @@ from pathlib import Path
 
 from kerneltui.engine.errors import OpeningFailed
 from kerneltui.model.errors import DefinitionError, ModelError
-from kerneltui.model.workload import Workload, load_workload
+from kerneltui.model.workload import Workload
+from kerneltui.model.workload_file import load_workload
 
 __all__ = [
     "About",

@@ -23,8 +23,8 @@ from kerneltui.model.event import (
     SessionOpened,
     decode_event,
     encode_event,
-    event_subject,
 )
+from kerneltui.model.event_subject import event_subject
 from kerneltui.model.record import canonical_json
 from kerneltui.model.state import State
 from kerneltui.session.repository import Session

@@ -37,7 +37,8 @@ from kerneltui.evaluation.judge_memory import DeviceMemory, HostMemory, JudgeMem
 from kerneltui.evaluation.oracle import Base, Reference, compare_outputs
 from kerneltui.evaluation.selftest import run_self_test
 from kerneltui.evaluation.values import Fault, ValueClass
-from kerneltui.model.workload import Shape, load_workload
+from kerneltui.model.workload import Shape
+from kerneltui.model.workload_file import load_workload
 from kerneltui.targets.channel import Channel, ChannelClosed, ChannelTimeout
 from kerneltui.targets.cuda import device_memory
 from kerneltui.targets.errors import MemoryFailure, RankFailure

@@ -19,7 +19,8 @@ import torch
 from kerneltui.config import config_folder
 from kerneltui.evaluation.judge_memory import DeviceMemory
 from kerneltui.model.record import parse_json
-from kerneltui.model.workload import Role, Shape, load_workload
+from kerneltui.model.workload import Role, Shape
+from kerneltui.model.workload_file import load_workload
 from kerneltui.targets.buffers import RankFiles
 from kerneltui.targets.cuda.policy import load_policy
 from kerneltui.targets.cuda.runtime import CudaTarget

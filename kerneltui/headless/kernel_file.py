@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kerneltui.model.errors import DefinitionError
 from kerneltui.model.kernel import Kernel, parse_kernel
-from kerneltui.model.workload import load_workload
+from kerneltui.model.workload_file import load_workload
 
 __all__ = ["read_kernel_file", "target_of"]
 

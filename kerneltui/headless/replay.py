@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kerneltui.engine.reader import opened_recording
 from kerneltui.headless.output import Exit, table
-from kerneltui.model.event import event_subject
+from kerneltui.model.event_subject import event_subject
 
 __all__ = ["replay"]
 

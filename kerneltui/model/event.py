@@ -65,7 +65,6 @@ __all__ = [
     "decode_event",
     "encode_event",
     "event_kind",
-    "event_subject",
 ]
 
 SCHEMA = 1
@@ -384,54 +383,3 @@ def decode_event(data: bytes) -> Event:
     if schema > SCHEMA or kind not in EVENT_KINDS:
         raise NewerSchema(f"event '{kind}' of schema {schema} needs a newer kerneltui")
     return from_plain(EVENT_KINDS[kind], fields)
-
-
-def event_subject(event: Event) -> str:
-    """Returns the readable subject line of an event's journal commit."""
-    match event:
-        case CandidateProposed():
-            return f"{event.agent} proposed {event.id}: {event.reason}"
-        case CandidateMeasured(measurement=m):
-            return f"measured {event.id}: {m.ratio:.3f}x, {m.verdict} against {m.against}"
-        case CandidateFailed(failure=f):
-            return f"failed {event.id} in {f.stage}: {f.reason}"
-        case Decided():
-            what = f"{event.action} of {event.of}" if event.of else str(event.action)
-            return f"{event.by}: {what} {event.candidate}"
-        case Steered():
-            return f"steer {event.number} to {event.to}: {event.text}"
-        case SessionOpened():
-            return f"opened {event.session}: {event.workload} on {event.target}"
-        case (
-            ModelCallStarted()
-            | ModelCallGrew()
-            | ModelCallEnded()
-            | ProposalFailed()
-            | HandedOver()
-            | Migrated()
-            | NotesWritten()
-            | ModelChosen()
-        ):
-            return event.subject
-        case ConstraintSet():
-            lift = "" if event.active else "lift "
-            return f"{lift}{event.kind} {event.field}={event.value}"
-        case AgentMessage() | SearchEnded():
-            text = event.text if isinstance(event, AgentMessage) else event.reason
-            return f"{event_kind(event)}: {text}"
-        case _:
-            return f"{event_kind(event).replace('_', ' ')} {_what(event)}".strip()
-
-
-def _what(event: Event) -> str:
-    match event:
-        case Calibrated():
-            return f"{len(event.shapes)} shapes: a verdict needs {event.delta:.1%}"
-        case BudgetSet():
-            return f"to {event.text}"
-        case RuleSet():
-            return f"to {event.rule}"
-        case PauseSet():
-            return "on" if event.paused else "off"
-        case _:
-            return str(getattr(event, "id", ""))

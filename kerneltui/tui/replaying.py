@@ -20,7 +20,7 @@ def replay_session(session: Path) -> str:
     Returns:
         Why nothing was shown, in a line; empty if it was.
     """
-    command = [sys.executable, "-m", "kerneltui.cli", "replay", str(session)]
+    command = [sys.executable, "-m", "kerneltui", "replay", str(session)]
     try:
         done = subprocess.run(command, check=False, env=without_keys())
     except OSError as error:

@@ -12,7 +12,7 @@ from kerneltui.evaluation.pipeline import Evaluator
 from kerneltui.evaluation.timing import TimingProtocol
 from kerneltui.model.kernel import Kernel, parse_kernel
 from kerneltui.model.limit import Ceilings
-from kerneltui.model.workload import load_workload
+from kerneltui.model.workload_file import load_workload
 from kerneltui.targets.cpu.runtime import CpuTarget
 from kerneltui.targets.locks import MachineLock
 

@@ -15,7 +15,7 @@ BUNDLE = ROOT / "sessions" / "gemm_allgather-cpu.bundle"
 def context(*arguments: str, workload: str = "gemm_allgather") -> str:
     before = {path.name for path in (ROOT / "sessions").iterdir()}
     result = subprocess.run(
-        [sys.executable, "-m", "kerneltui.cli", "context", f"workloads/{workload}", *arguments],
+        [sys.executable, "-m", "kerneltui", "context", f"workloads/{workload}", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,

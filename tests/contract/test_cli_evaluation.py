@@ -20,7 +20,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def run(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kerneltui.cli", *arguments]
+    command = [sys.executable, "-m", "kerneltui", *arguments]
     return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
 
 

@@ -197,7 +197,7 @@ def _watched_session(
 ) -> Watch:
     """Runs until the second candidate is measured, which ends the search."""
     command = [
-        sys.executable, "-m", "kerneltui.cli", "tune", "workloads/gemm_allgather",
+        sys.executable, "-m", "kerneltui", "tune", "workloads/gemm_allgather",
         "--target", "cpu", "--candidates", "2", "--session", str(session), "--json",
         "--agents", "claude",
     ]  # fmt: skip
@@ -225,7 +225,7 @@ def _watched_session(
 
 def _check_bundle(session: Path, folder: Path, keys: dict[str, str]) -> None:
     bundle, copy = folder / "session.bundle", folder / "copy"
-    command = [sys.executable, "-m", "kerneltui.cli", "bundle", str(session), str(bundle)]
+    command = [sys.executable, "-m", "kerneltui", "bundle", str(session), str(bundle)]
     subprocess.run(command, env=keys, check=True, capture_output=True, timeout=60)
     copy.mkdir()
     for arguments in (["init", "-q"], ["fetch", "-q", str(bundle), "refs/*:refs/all/*"]):

@@ -13,7 +13,7 @@ from kerneltui.evaluation.stand import Stand
 from kerneltui.evaluation.timing import TimingProtocol
 from kerneltui.model.kernel import parse_kernel
 from kerneltui.model.measurement import FailureKind, Stage
-from kerneltui.model.workload import load_workload
+from kerneltui.model.workload_file import load_workload
 from kerneltui.targets.cpu.runtime import CpuTarget
 from kerneltui.targets.errors import FailureKind as RankFailureKind
 from kerneltui.targets.errors import RankFailure

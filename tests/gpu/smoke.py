@@ -32,7 +32,8 @@ from kerneltui.evaluation.stand import Stand  # noqa: E402
 from kerneltui.evaluation.timing import TimingProtocol  # noqa: E402
 from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape  # noqa: E402
 from kerneltui.model.kernel import parse_kernel  # noqa: E402
-from kerneltui.model.workload import Shape, Workload, load_workload  # noqa: E402
+from kerneltui.model.workload import Shape, Workload  # noqa: E402
+from kerneltui.model.workload_file import load_workload  # noqa: E402
 from kerneltui.targets.cuda.runtime import CudaTarget  # noqa: E402
 from kerneltui.targets.port import GroupRole, Limits  # noqa: E402
 

@@ -22,7 +22,8 @@ from kerneltui.evaluation.lane import Lane  # noqa: E402
 from kerneltui.evaluation.pipeline import Evaluator  # noqa: E402
 from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape  # noqa: E402
 from kerneltui.model.kernel import parse_kernel  # noqa: E402
-from kerneltui.model.workload import Shape, load_workload  # noqa: E402
+from kerneltui.model.workload import Shape  # noqa: E402
+from kerneltui.model.workload_file import load_workload  # noqa: E402
 from kerneltui.targets.cuda.runtime import CudaTarget  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

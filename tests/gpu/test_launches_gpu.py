@@ -27,7 +27,7 @@ from kerneltui.evaluation.values import ValueClass  # noqa: E402
 from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape  # noqa: E402
 from kerneltui.model.kernel import parse_kernel  # noqa: E402
 from kerneltui.model.measurement import FailureKind, Stage  # noqa: E402
-from kerneltui.model.workload import load_workload  # noqa: E402
+from kerneltui.model.workload_file import load_workload  # noqa: E402
 from kerneltui.targets.cuda.runtime import CudaTarget  # noqa: E402
 from kerneltui.targets.port import GroupRole, Limits  # noqa: E402
 

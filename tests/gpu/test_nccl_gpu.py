@@ -27,7 +27,7 @@ from kerneltui.evaluation.stand import Stand, lint  # noqa: E402
 from kerneltui.evaluation.timing import TimingProtocol  # noqa: E402
 from kerneltui.model.kernel import parse_kernel  # noqa: E402
 from kerneltui.model.measurement import FailureKind, Stage  # noqa: E402
-from kerneltui.model.workload import load_workload  # noqa: E402
+from kerneltui.model.workload_file import load_workload  # noqa: E402
 from kerneltui.targets.cuda import driver  # noqa: E402
 from kerneltui.targets.cuda.network import gin_missing  # noqa: E402
 from kerneltui.targets.cuda.runtime import CudaTarget  # noqa: E402

@@ -82,7 +82,7 @@ def test_what_the_model_proposes_is_measured_and_accepted_from_the_keyboard(
             f"XDG_CONFIG_HOME={project / 'config'}",
             f"XDG_CACHE_HOME={project / 'cache'}",
         ]
-        command = ["env", *environment, sys.executable, "-m", "kerneltui.cli", "open"]
+        command = ["env", *environment, sys.executable, "-m", "kerneltui", "open"]
         line = " ".join(
             [*command, "workloads/gemm_allgather", "--target", "cpu", "--agents", "claude"]
         )
@@ -226,7 +226,7 @@ def test_a_rough_day_is_compiled_measured_steered_and_won_from_the_keyboard(
 ) -> None:
     day = RoughDay(tmp_path)
     day.start()
-    line = f"{sys.executable} -m kerneltui.cli open {day.folder}; sleep 60"
+    line = f"{sys.executable} -m kerneltui open {day.folder}; sleep 60"
     tmux.run("new-session", "-d", "-c", str(tmp_path), "-x", "120", "-y", "40", line)
     day.until(lambda: "c0003" in tmux.screen(), "the first repair")
     tmux.keys("s")

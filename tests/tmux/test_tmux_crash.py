@@ -47,7 +47,7 @@ def end(tmux: Tmux) -> None:
 
 def attach(tmux: Tmux, place: Place) -> int:
     """Opens the session in a new tmux; the process of the terminal."""
-    line = f"exec {sys.executable} -m kerneltui.cli open {place.session}"
+    line = f"exec {sys.executable} -m kerneltui open {place.session}"
     tmux.run("new-session", "-d", "-x", "140", "-y", "40", line)
     return int(tmux.run("display-message", "-p", "#{pane_pid}"))
 

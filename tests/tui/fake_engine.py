@@ -23,7 +23,8 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
 from gpu_session import on_gpus  # noqa: E402
 from model_session import stream, with_models  # noqa: E402
-from tui_session import LOGS, SECOND, Session, record  # noqa: E402
+from tui_record import LOGS, record  # noqa: E402
+from tui_session import SECOND, Session  # noqa: E402
 
 from kerneltui.model.candidate import DecisionKind  # noqa: E402
 from kerneltui.model.command import (  # noqa: E402

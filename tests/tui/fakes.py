@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from fake_engine import Paper
-from tui_session import SECOND, START, record
+from tui_record import record
+from tui_session import SECOND, START
 
 from kerneltui.model.command import decode_command
 from kerneltui.model.frames import FrameReader, encode_frame

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tui_session import START, Session, record
+from tui_record import record
+from tui_session import START, Session
 
 from kerneltui.model.agent_event import (
     Migrated,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fake_engine import Paper, serve
-from tui_session import record
+from tui_record import record
 
 from kerneltui.model.command import ReadSource, SetPaused
 from kerneltui.model.frames import encode_frame

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fakes import Desk, drive, has
-from tui_session import record
+from tui_record import record
 
 from kerneltui.model.state import State, fold
 from kerneltui.tui.draw.coverage import cells, coverage_lines, fields_of, values_of

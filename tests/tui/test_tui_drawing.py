@@ -9,7 +9,8 @@ from fakes import NOW
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from tui_session import SECOND, record
+from tui_record import record
+from tui_session import SECOND
 
 from kerneltui.model.agent_event import ProposalFailed
 from kerneltui.model.patch import apply_hunks

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_tui_layout import FOCUSED, SIZES, assert_tiles
 from test_tui_snapshots import draw
-from tui_session import record
+from tui_record import record
 
 from kerneltui.model.command import Profile, Progress, ReadMachineCode, ReadNotes
 from kerneltui.model.reading import GpuReading, encode_readings

@@ -10,7 +10,7 @@ import pytest
 from fake_engine import LAB_NOTES, Paper
 from fakes import Desk, drive, has, shown, tuning, until
 from model_session import LOCAL, OPUS, stream, with_models
-from tui_session import record
+from tui_record import record
 
 from kerneltui.model.agent_event import Migrated, ModelCallEnded, ModelCallStarted
 from kerneltui.model.command import ChooseModel, Progress, SetBudget, Steer, WriteNotes

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fakes import Desk, drive, has, tuning, until
-from tui_session import record
+from tui_record import record
 
 from kerneltui.model.command import Accept, Reject, Undo
 from kerneltui.model.state import fold

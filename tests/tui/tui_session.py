@@ -5,17 +5,16 @@ The kernels are short excerpts, the numbers come from a seeded generator; nothin
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from tui_kernels import HOST, Kernel, sha_of
+
 from kerneltui.model.candidate import AgentName, Failure, Origin
-from kerneltui.model.directive import Backend, Directive, Issuer, Placement, Sync
 from kerneltui.model.event import (
     AcceptRule,
-    AgentMessage,
     BudgetSet,
     Calibrated,
     CandidateBuilt,
@@ -23,16 +22,12 @@ from kerneltui.model.event import (
     CandidateMeasured,
     CandidateProposed,
     CandidateVerified,
-    ConstraintKind,
-    ConstraintSet,
     Decided,
     Decision,
     EvaluationStarted,
     Event,
     SessionOpened,
     ShapeInfo,
-    SteerDelivered,
-    Steered,
 )
 from kerneltui.model.measurement import (
     BaselineTime,
@@ -64,156 +59,6 @@ BOUND = {
     "4096x1024x256": 2.24,
     "1000x777x333": 1.66,
 }
-
-HOST = """/* host.cpp - the vendor GEMM, then the host all-gather. */
-#include <kerneltui/kernel.h>
-
-struct State {
-    const kt_context *ctx;
-    int64_t m, n, k;
-};
-
-extern "C" int kt_run(void *state, uint64_t set, uint64_t epoch, void *stream) {
-    auto *s = static_cast<State *>(state);
-    const kt_context *ctx = s->ctx;
-    float *c = kt_output(ctx, set);
-    if (int error = ctx->gemm(ctx, s->m, s->n, s->k, kt_input(ctx, set, 0), c)) return error;
-    return ctx->all_gather(ctx, c, s->m * s->n * sizeof(float), stream);
-}
-"""
-
-WINDOW = """/* window.cpp - C = A B, rows of A sharded over the ranks, written to the peers' windows. */
-#include <kerneltui/kernel.h>
-
-#include <algorithm>
-#include <cstring>
-#include <immintrin.h>
-
-// kerneltui: tunable PLACEMENT in sequential split_put_wait fused
-#define PLACEMENT {placement}
-// kerneltui: tunable SYNC in world flag_per_chunk
-#define SYNC {sync}
-// kerneltui: tunable COPY_KIND in COPY_MEMCPY COPY_STREAM COPY_MOVSB
-#define COPY_KIND {copy}
-// kerneltui: tunable CHUNK_ROWS in 8 24 48 96 192 if CHUNK_ROWS <= M / RANKS
-#define CHUNK_ROWS {chunk}
-// kerneltui: tunable KC in 128 256 512
-#define KC {kc}
-
-namespace {{
-
-struct State {{
-    const kt_context *ctx;
-    int64_t m, n, k;
-    int64_t first_row, chunks;
-    float *packed_b, *packed_a;
-}};
-
-// kerneltui: evolve begin copies
-
-/* Copies the rows of one chunk to a peer. */
-inline void copy_rows(float *target, const float *source, int64_t count) {{
-    if (COPY_KIND == COPY_MEMCPY) {{
-        std::memcpy(target, source, count * sizeof(float));
-        return;
-    }}
-    for (int64_t i = 0; i < count; i += 8)
-        _mm256_stream_ps(target + i, _mm256_load_ps(source + i));
-}}
-
-inline void publish(uint64_t *flag, uint64_t epoch) {{
-{fence}    __atomic_store_n(flag, epoch, __ATOMIC_RELEASE);
-}}
-
-// kerneltui: evolve end
-
-/* One chunk of rows: C[first, first + rows) = A B. */
-void multiply_chunk(const State &s, const float *a, float *c, int64_t first, int64_t rows) {{
-    for (int64_t k0 = 0; k0 < s.k; k0 += KC) {{
-        const int64_t depth = std::min<int64_t>(KC, s.k - k0);
-{pack}        for (int64_t j = 0; j < s.n; j += 16)
-            micro_kernel(s.packed_a, s.packed_b + j * depth, c + first * s.n + j, rows, depth);
-    }}
-}}
-
-}}  // namespace
-
-extern "C" int kt_run(void *state, uint64_t set, uint64_t epoch, void *stream) {{
-    State &s = *static_cast<State *>(state);
-    const float *a = kt_input(s.ctx, set, 0);
-    float *c = kt_output(s.ctx, set);
-{loop}    return 0;
-}}
-"""
-
-LOOP_SEQUENTIAL = """    for (int64_t chunk = 0; chunk < s.chunks; ++chunk)
-        multiply_chunk(s, a, c, chunk * CHUNK_ROWS, CHUNK_ROWS);
-    for (uint32_t peer = 0; peer < s.ctx->ranks; ++peer) {
-        if (peer == s.ctx->rank) continue;
-        copy_rows(kt_window(s.ctx, set, peer) + s.first_row * s.n, c, s.m * s.n);
-        publish(kt_flag(s.ctx, peer, 0), epoch);
-    }
-"""
-LOOP_SPLIT = """    for (int64_t chunk = 0; chunk < s.chunks; ++chunk) {
-        const int64_t first = chunk * CHUNK_ROWS;
-        multiply_chunk(s, a, c, first, CHUNK_ROWS);
-        for (uint32_t step = 1; step < s.ctx->ranks; ++step) {
-            const uint32_t peer = (s.ctx->rank + step) % s.ctx->ranks;
-            float *target = kt_window(s.ctx, set, peer) + (s.first_row + first) * s.n;
-            copy_rows(target, c + first * s.n, CHUNK_ROWS * s.n);
-            publish(kt_flag(s.ctx, peer, chunk), epoch);
-        }
-    }
-"""
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """The choices behind one text of window.cpp."""
-
-    placement: str = "sequential"
-    sync: str = "world"
-    copy: str = "COPY_MEMCPY"
-    chunk: int = 8
-    kc: int = 128
-    packed: bool = False
-    fence: bool = False
-
-    def text(self) -> str:
-        pack = "        pack_a(a + first * s.k + k0, s.k, s.packed_a, rows, depth);\n"
-        return WINDOW.format(
-            placement=self.placement,
-            sync=self.sync,
-            copy=self.copy,
-            chunk=self.chunk,
-            kc=self.kc,
-            fence="    if (COPY_KIND == COPY_STREAM) _mm_sfence();\n" if self.fence else "",
-            pack=pack if self.packed else "",
-            loop=LOOP_SEQUENTIAL if self.placement == "sequential" else LOOP_SPLIT,
-        )
-
-    def configuration(self) -> dict[str, str]:
-        return {
-            "PLACEMENT": self.placement,
-            "SYNC": self.sync,
-            "COPY_KIND": self.copy,
-            "CHUNK_ROWS": str(self.chunk),
-            "KC": str(self.kc),
-        }
-
-    def directive(self) -> Directive:
-        return Directive(
-            Backend.LSA,
-            Placement(self.placement),
-            Sync(self.sync),
-            Issuer.THREAD,
-            self.chunk * 1024 * 4,
-            {"copy": self.copy.removeprefix("COPY_").lower()},
-        )
-
-
-def sha_of(text: str) -> str:
-    return hashlib.sha1(text.encode()).hexdigest()
 
 
 @dataclass
@@ -427,198 +272,3 @@ class Session:
         self.build(id_)
         self.verify(id_)
         self.measure(id_, speed, wide=wide, quarantine=quarantine)
-
-
-def record(start: int = START) -> Session:
-    """Returns the session: 31 candidates, four of them still to be decided, one on the bench."""
-    s = Session(at=start)
-    s.open()
-    base = Kernel()
-    s.whole(
-        "c0002",
-        "c0001",
-        base,
-        "rows written to the peer's window",
-        0.92,
-        agent=AgentName.FAST,
-        origin=Origin.TRANSFORM,
-    )
-    s.decide(Decision.ACCEPT, "c0002", "lands the device-initiated form")
-    message = "c0002 is verified: the rank stores its rows into its peer's window itself."
-    s.add(AgentMessage(at=s.wait(1), agent="fast", text=message))
-    chunk24 = Kernel(chunk=24)
-    s.whole("c0003", "c0002", chunk24, "CHUNK_ROWS 8 -> 24", 0.995, generation=1)
-    s.whole("c0004", "c0002", Kernel(kc=512), "KC 128 -> 512", 0.90, generation=1)
-    s.decide(Decision.REJECT, "c0004")
-    s.decide(Decision.ACCEPT, "c0003")
-    split = Kernel("split_put_wait", "flag_per_chunk", "COPY_MEMCPY", 24, 128)
-    s.whole("c0005", "c0003", split, "publish each chunk when it is multiplied", 1.21, generation=2)
-    s.propose(
-        "c0006",
-        "c0003",
-        Kernel(chunk=192, sync="flag_per_chunk"),
-        "a flag for every chunk",
-        generation=2,
-    )
-    s.start("c0006")
-    s.build("c0006")
-    s.fail(
-        "c0006",
-        Stage.VERIFY,
-        FailureKind.MISMATCH,
-        "rank 1 stale: 128 rows of 1000x777x333 still hold the values of the call before",
-        "9f1c",
-    )
-    s.decide(Decision.ACCEPT, "c0005")
-    stream = Kernel("split_put_wait", "flag_per_chunk", "COPY_STREAM", 24, 128, fence=True)
-    s.propose(
-        "c0007",
-        "c0005",
-        Kernel("split_put_wait", "flag_per_chunk", "COPY_STREAM", 24, 128),
-        "non-temporal stores to the peer",
-        generation=3,
-    )
-    s.start("c0007")
-    s.fail(
-        "c0007",
-        Stage.COMPILE,
-        FailureKind.COMPILE_ERROR,
-        "kernel.cpp:44:5: error: '_mm_sfence' was not declared in this scope",
-        "77ab",
-    )
-    s.whole(
-        "c0008", "c0005", stream, "non-temporal stores, fence before the flag", 1.33, generation=3
-    )
-    s.decide(Decision.ACCEPT, "c0008")
-    s.add(
-        Steered(at=s.wait(5), number=1, to="slow", text="try larger chunks, the flag costs a line")
-    )
-    s.add(
-        SteerDelivered(
-            at=s.wait(2),
-            number=1,
-            agent="slow",
-            answer="next: CHUNK_ROWS 48 and 96 on c0008",
-            candidate="c0009",
-        )
-    )
-    s.add(
-        ConstraintSet(at=s.wait(1), kind=ConstraintKind.BAN, field="COPY_KIND", value="COPY_MOVSB")
-    )
-    number = 9
-    parent = "c0008"
-    chunks = (48, 96, 192, 24)
-    for index in range(16):
-        id_ = f"c{number:04d}"
-        number += 1
-        kernel = Kernel(
-            "split_put_wait",
-            "flag_per_chunk",
-            "COPY_STREAM" if index % 3 else "COPY_MEMCPY",
-            chunks[index % 4],
-            (128, 256, 512)[index % 3],
-            packed=index > 5,
-            fence=True,
-        )
-        changed = [
-            f"{key} {old} -> {new}"
-            for (key, old), new in zip(
-                s.kernels[parent].configuration().items(),
-                kernel.configuration().values(),
-                strict=True,
-            )
-            if old != new
-        ]
-        reason = ", ".join(changed) or "rows of A packed once per chunk"
-        agent = AgentName.FAST if index % 5 == 4 else AgentName.SLOW
-        if index in (3, 11):
-            s.propose(id_, parent, kernel, reason, generation=4 + index // 4, agent=agent)
-            s.start(id_)
-            s.build(id_)
-            s.verify(id_)
-            s.fail(id_, Stage.SCREEN, FailureKind.TOO_SLOW, "1.8x the time of the incumbent")
-            continue
-        speed = s.speed[s.incumbent] * (1 + (0.035 if index in (1, 6, 13) else -0.02 * (index % 4)))
-        s.whole(id_, parent, kernel, reason, speed, generation=4 + index // 4, agent=agent)
-        if index in (1, 6, 13):
-            s.decide(Decision.ACCEPT, id_, by="rule" if index == 6 else "human")
-            parent = id_
-        else:
-            s.decide(Decision.REJECT, id_, "slower on the small shape" if index == 2 else "")
-    last = s.incumbent
-    kernel = Kernel(
-        "split_put_wait", "flag_per_chunk", "COPY_STREAM", 48, 512, packed=True, fence=True
-    )
-    s.whole("c0025", last, kernel, "B packed by the first chunk that needs it", 1.557, generation=8)
-    s.whole(
-        "c0026",
-        last,
-        Kernel("split_put_wait", "flag_per_chunk", "COPY_STREAM", 24, 256, packed=True, fence=True),
-        "faster than the bound",
-        3.9,
-        generation=8,
-        quarantine="faster than the bound on 4 of 5 shapes",
-    )
-    s.whole(
-        "c0027",
-        last,
-        Kernel("split_put_wait", "world", "COPY_STREAM", 96, 256, packed=True, fence=True),
-        "one flag for all rows",
-        s.speed[last] * 1.004,
-        generation=8,
-        wide=2.2,
-    )
-    s.decide(Decision.ACCEPT, "c0025")
-    s.whole(
-        "c0028",
-        "c0025",
-        Kernel("split_put_wait", "flag_per_chunk", "COPY_STREAM", 96, 512, packed=True, fence=True),
-        "CHUNK_ROWS 48 -> 96, fewer flags for the tall shape",
-        1.613,
-        generation=9,
-        inspiration="c0014",
-    )
-    s.whole(
-        "c0031",
-        "c0025",
-        replace(s.kernels["c0025"], sync="world", chunk=24),
-        "one flag for all rows, smaller chunks",
-        s.speed["c0025"] * 1.004,
-        generation=9,
-        wide=2.2,
-    )
-    note = (
-        "c0025 spends a fifth of the tall shape on flags: one line per chunk and peer. Twice the "
-        "rows halve them; a chunk of 96 rows still fits the level-2 cache with KC 512."
-    )
-    s.add(AgentMessage(at=s.wait(1), agent="slow", text=note))
-    s.propose(
-        "c0029",
-        "c0025",
-        Kernel("fused", "flag_per_chunk", "COPY_STREAM", 48, 512, packed=True, fence=True),
-        "tiles stored to the peer from registers",
-        generation=9,
-    )
-    s.start("c0029")
-    s.build("c0029")
-    s.verify("c0029")
-    s.propose(
-        "c0030",
-        "c0028",
-        Kernel("split_put_wait", "flag_per_chunk", "COPY_STREAM", 96, 256, packed=True, fence=True),
-        "KC 512 -> 256",
-        generation=10,
-        agent=AgentName.FAST,
-    )
-    s.add(Steered(at=s.wait(1), number=2, to="fast", text="also check odd row counts on rank 1"))
-    return s
-
-
-LOGS = {
-    "9f1c": "verify: 1000x777x333, seed 2 of 6, rank 1\n"
-    "rows 500..627 differ from the expected product\n"
-    "they equal the product of epoch 6; the flag of chunk 0 was set before the rows came\n",
-    "77ab": "kernel.cpp: In function 'void publish(uint64_t*, uint64_t)':\n"
-    "kernel.cpp:44:5: error: '_mm_sfence' was not declared in this scope\n"
-    "   44 |     _mm_sfence();\n      |     ^~~~~~~~~~\n",
-}

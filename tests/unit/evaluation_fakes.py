@@ -10,7 +10,8 @@ from typing import Any, cast
 from kerneltui.evaluation.benchmark import Yardstick
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.rounds import Burst, ShapeRounds
-from kerneltui.model.workload import Shape, Workload, load_workload
+from kerneltui.model.workload import Shape, Workload
+from kerneltui.model.workload_file import load_workload
 from kerneltui.targets.port import RankSample, Sample
 
 WORKLOAD_FOLDER = Path(__file__).parents[2] / "workloads" / "gemm_allgather"

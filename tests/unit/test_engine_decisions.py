@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tui"))
 
-from tui_session import record
+from tui_record import record
 
 from kerneltui.engine.decisions import rule_verdict
 from kerneltui.model.state import fold

@@ -9,7 +9,7 @@ import pytest
 
 from kerneltui.engine.errors import WorkloadUnfit
 from kerneltui.engine.opening import kernel_path, library_kernels, target_spec
-from kerneltui.model.workload import load_workload
+from kerneltui.model.workload_file import load_workload
 
 FOLDER = Path(__file__).parents[2] / "workloads" / "gemm_allgather"
 

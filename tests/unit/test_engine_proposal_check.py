@@ -20,7 +20,7 @@ from kerneltui.model.directive import Backend, Directive, Issuer, Placement, Syn
 from kerneltui.model.event import AcceptRule, CandidateFailed, ConstraintKind, ConstraintSet
 from kerneltui.model.kernel import parse_kernel
 from kerneltui.model.measurement import FailureKind, Stage
-from kerneltui.model.workload import load_workload
+from kerneltui.model.workload_file import load_workload
 from kerneltui.targets.cuda.finding import Finding, one_line
 
 WORKLOAD = load_workload(Path(__file__).parents[2] / "workloads" / "gemm_allgather")

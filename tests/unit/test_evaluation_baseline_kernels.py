@@ -9,7 +9,7 @@ import pytest
 from kerneltui.evaluation.baseline_kernels import baseline_kernel
 from kerneltui.model.errors import DefinitionError
 from kerneltui.model.kernel import Language
-from kerneltui.model.workload import load_workload
+from kerneltui.model.workload_file import load_workload
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels" / "gemm_allgather"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kerneltui.evaluation.directive_lint import DIRECTIVE_RULES, lint_directive
 from kerneltui.model.directive import Backend, Directive, Issuer, Placement, Sync
 from kerneltui.model.kernel import Kernel, TunableKind, parse_kernel
-from kerneltui.model.workload import load_workload
+from kerneltui.model.workload_file import load_workload
 from kerneltui.targets.cuda.finding import Level
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,8 @@ from evaluation_fakes import WORKLOAD_FOLDER  # noqa: E402
 
 from kerneltui.evaluation.oracle import Base, Comparison, Reference, compare_outputs  # noqa: E402
 from kerneltui.evaluation.values import FaultKind, ValueClass  # noqa: E402
-from kerneltui.model.workload import Role, Shape, load_workload  # noqa: E402
+from kerneltui.model.workload import Role, Shape  # noqa: E402
+from kerneltui.model.workload_file import load_workload  # noqa: E402
 
 SHAPES = [(3, 1, 33), (257, 129, 1), (127, 61, 89)]
 

@@ -12,7 +12,8 @@ import pytest
 from kerneltui.evaluation.device_lint import lint_device_code
 from kerneltui.model.expression import Value
 from kerneltui.model.kernel import Kernel, TunableKind, parse_kernel
-from kerneltui.model.workload import Workload, load_workload
+from kerneltui.model.workload import Workload
+from kerneltui.model.workload_file import load_workload
 from kerneltui.targets.cuda.packages import find_toolkit
 from kerneltui.targets.cuda.toolchain import CudaToolchain
 from kerneltui.targets.errors import TargetError

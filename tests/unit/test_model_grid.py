@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kerneltui.model.errors import DefinitionError
 from kerneltui.model.grid import combinations, sampled
-from kerneltui.model.workload import Workload, parse_workload
+from kerneltui.model.workload import Workload
+from kerneltui.model.workload_file import parse_workload
 
 HEAD = """\
 schema = 1

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kerneltui.model.limit import Ceilings, bound, reachable_ns
 from kerneltui.model.measurement import BoundKind
-from kerneltui.model.workload import Shape, load_workload
+from kerneltui.model.workload import Shape
+from kerneltui.model.workload_file import load_workload
 
 WORKLOAD = load_workload(Path(__file__).parents[2] / "workloads" / "gemm_allgather")
 SIZES = st.integers(1, 5000)

@@ -23,8 +23,8 @@ from kerneltui.model.event import (
     decode_event,
     encode_event,
     event_kind,
-    event_subject,
 )
+from kerneltui.model.event_subject import event_subject
 from kerneltui.model.record import (
     LATER,
     canonical_json,

@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 
 from kerneltui.model.errors import DefinitionError
 from kerneltui.model.expression import parse_expression
-from kerneltui.model.workload import (
-    Role,
-    Shape,
-    Tensor,
-    Workload,
-    load_workload,
-    parse_workload,
-)
+from kerneltui.model.workload import Role, Shape, Tensor, Workload
+from kerneltui.model.workload_file import load_workload, parse_workload
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "workloads" / "gemm_allgather"
