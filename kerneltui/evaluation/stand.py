@@ -27,7 +27,7 @@ from kerneltui.targets.cuda.policy import MachinePolicy, PolicyRefusal
 from kerneltui.targets.errors import CompileFailure, RankFailure
 from kerneltui.targets.locks import LockTimeout, MachineLock
 from kerneltui.targets.port import Build, GroupRole, JudgePlace, Limits, Toolchain
-from kerneltui.targets.python import PythonBuilds, is_python
+from kerneltui.targets.python import PythonBuilds, extension_text, is_python
 
 __all__ = ["COMPILE_LIMIT_S", "MachineTarget", "Stand", "identity_of", "kernel_text", "lint"]
 
@@ -227,7 +227,11 @@ class Stand:
 
     def _store(self, text: str) -> Build:
         """Stores a Python kernel for the ranks, unless the machine's policy forbids it."""
-        build = PythonBuilds(self.target.cache / "builds").compile(text)
+        toolchain = self.target.toolchain
+        build = PythonBuilds(
+            self.target.cache / "builds",
+            lambda extension: toolchain.compile(extension, limit_s=COMPILE_LIMIT_S),
+        ).compile(text)
         found = check_policy(text, self.target.policy)
         if found:
             raise PolicyRefusal(found)
@@ -345,7 +349,12 @@ def lint(kernel: Kernel, target: str = "cpu") -> list[str]:
     """
     if kernel.language is Language.PYTHON:
         _refuse_errors(kernel, lint_python(kernel.source))
-        return python_labels(kernel.source)
+        try:
+            extension = extension_text(kernel.source)
+        except CompileFailure as error:
+            raise KernelFault(Stage.LINT, FailureKind.REFUSED, error.reason) from error
+        labels = python_labels(kernel.source) + (["extension of torch"] if extension else [])
+        return labels + (_device_warnings(kernel, extension) if target == "cuda" else [])
     code = _COMMENT.sub(" ", kernel.source)
     missing = [name for name in _FUNCTIONS if not re.search(rf"\b{name}\s*\(", code)]
     if missing:
@@ -355,12 +364,12 @@ def lint(kernel: Kernel, target: str = "cpu") -> list[str]:
             f"{kernel.file}: {', '.join(missing)} is missing; see kernel.h for the contract",
         )
     labels = [name for name, rule in _LABELS.items() if re.search(rule, code, re.MULTILINE)]
-    return labels + (_device_warnings(kernel) if target == "cuda" else [])
+    return labels + (_device_warnings(kernel, kernel.source) if target == "cuda" else [])
 
 
-def _device_warnings(kernel: Kernel) -> list[str]:
+def _device_warnings(kernel: Kernel, code: str) -> list[str]:
     missing = gin_missing()
-    findings = lint_device_code(kernel.source, LintContext(gin=not missing, gin_missing=missing))
+    findings = lint_device_code(code, LintContext(gin=not missing, gin_missing=missing))
     _refuse_errors(kernel, findings)
     return [one_line(finding, kernel.file) for finding in findings]
 

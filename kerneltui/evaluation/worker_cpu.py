@@ -22,7 +22,7 @@ from kerneltui.evaluation.worker_kernel import (
     no_needs,
 )
 from kerneltui.evaluation.worker_memory import HostMapper, RankMemory
-from kerneltui.evaluation.worker_python import PythonFace
+from kerneltui.evaluation.worker_python_context import PythonFace
 from kerneltui.targets.errors import FailureKind
 from kerneltui.targets.windows import DType, GroupLayout
 

@@ -35,7 +35,7 @@ from kerneltui.evaluation.worker_kernel import (
     address_of,
 )
 from kerneltui.evaluation.worker_memory import RankMemory
-from kerneltui.evaluation.worker_python import PythonFace
+from kerneltui.evaluation.worker_python_context import PythonFace
 from kerneltui.evaluation.worker_serving import CacheEmptier, serving_of
 from kerneltui.model.workload import Role
 from kerneltui.targets.cuda import device_memory, driver

@@ -15,7 +15,7 @@ import torch
 
 from kerneltui.evaluation import worker_abi as abi
 from kerneltui.evaluation.worker_kernel import CHarness, address_of
-from kerneltui.evaluation.worker_python import PythonFace
+from kerneltui.evaluation.worker_python_context import PythonFace
 from kerneltui.targets.cuda import driver
 
 __all__ = ["cuda_face", "find_driver", "settle_compilers"]

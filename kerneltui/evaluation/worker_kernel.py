@@ -16,7 +16,7 @@ from kerneltui.targets.windows import DType, GroupLayout
 
 if TYPE_CHECKING:
     from kerneltui.evaluation.worker_loaded import LoadableKernel
-    from kerneltui.evaluation.worker_python import PythonFace
+    from kerneltui.evaluation.worker_python_context import PythonFace
 
 __all__ = [
     "CHarness",

@@ -1,4 +1,4 @@
-"""A Python kernel in a rank: what it is given, and how its functions become those of the contract."""
+"""A Python kernel in a rank: how its functions become those of the contract."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ import importlib.util
 import io
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from kerneltui.evaluation import worker_abi as abi
-from kerneltui.evaluation.inputs import torch_dtype
 from kerneltui.evaluation.worker_guard import Guard, use_plain_arithmetic
 from kerneltui.evaluation.worker_kernel import KernelError, Machine, address_of
 from kerneltui.evaluation.worker_loaded import (
@@ -28,11 +25,17 @@ from kerneltui.evaluation.worker_loaded import (
     output_dtype,
 )
 from kerneltui.evaluation.worker_memory import RankMemory, build_context
-from kerneltui.model.workload import Role
+from kerneltui.evaluation.worker_python_context import (
+    Context,
+    Problem,
+    PythonFace,
+    frozen,
+    make_context,
+)
 from kerneltui.targets.errors import FailureKind
-from kerneltui.targets.python import is_python
+from kerneltui.targets.python import extension_file, is_python
 
-__all__ = ["Context", "Problem", "PythonFace", "PythonKernel", "load_kernel"]
+__all__ = ["PythonKernel", "load_kernel"]
 
 _NAME = "kerneltui_kernel"
 _FIELDS = {
@@ -44,102 +47,6 @@ _FIELDS = {
     "graph_safe",
 }
 _LONGEST_REASON = 320  # with the words around it, one line of a failure
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What `requirements` is asked about.
-
-    Attributes:
-        dimensions: The shape.
-        tunables: The run-time tunables.
-        rank: Of this process.
-        ranks: How many there are.
-    """
-
-    dimensions: Mapping[str, int]
-    tunables: Mapping[str, int]
-    rank: int
-    ranks: int
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What `setup` and `run` get. All tensors lie on the memory that the judge looks at.
-
-    Attributes:
-        dimensions: The shape.
-        tunables: The run-time tunables.
-        rank: Of this process.
-        ranks: How many there are.
-        threads: CPU threads that this rank may use.
-        device: Where the tensors are.
-        buffers: For each buffer set the tensors of this rank by name, in their local shapes.
-        peers: For each buffer set the symmetric tensors by name: that of rank q at place q.
-        offsets: Where the shard of a tensor begins in the whole tensor, by name.
-        outputs: Names of the outputs.
-        scratch: Private bytes.
-        window: The further symmetric memory of every rank, as bytes.
-        signals: The signal area of every rank, as int64 words.
-        stream: The caller's stream, which is the current one; None on the CPU.
-        side_streams: As many as were asked for. Join them before `run` returns.
-        all_gather: `all_gather(send, receive)` gathers flat parts, rank after rank, by the host library.
-        barrier: `barrier()` waits for all ranks, by the host library.
-        raise_flag: `raise_flag(peer, word, value)` stores into the signal area of a rank, after all that
-            this rank stored before.
-        wait_flag: `wait_flag(word, value)` waits until a word of one's own area is at least so large.
-    """
-
-    dimensions: Mapping[str, int]
-    tunables: Mapping[str, int]
-    rank: int
-    ranks: int
-    threads: int
-    device: torch.device
-    buffers: tuple[Mapping[str, Tensor], ...]
-    peers: tuple[Mapping[str, tuple[Tensor, ...]], ...]
-    offsets: Mapping[str, tuple[int, ...]]
-    outputs: tuple[str, ...]
-    scratch: Tensor
-    window: tuple[Tensor, ...]
-    signals: tuple[Tensor, ...]
-    stream: Any
-    side_streams: tuple[Any, ...]
-    all_gather: Callable[[Tensor, Tensor], None]
-    barrier: Callable[[], None]
-    raise_flag: Callable[[int, int, int], None]
-    wait_flag: Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class PythonFace:
-    """What a machine lends to Python kernels.
-
-    Attributes:
-        device: Where buffers are.
-        view: A flat uint8 tensor over memory at an address.
-        stream: The caller's stream, or None.
-        side_streams: Those that were asked for.
-        all_gather: From address, to address, bytes of each rank; 0 or an error code.
-        barrier: 0 or an error code.
-        raise_flag: Stores a value at an address, after everything before it.
-        wait_flag: Waits until the word at an address is at least a value.
-        setting_up: Around the kernel's `setup`: compilers may run.
-        before_calls: When `setup` is done.
-        after_calls: Before `teardown`.
-    """
-
-    device: torch.device
-    view: Callable[[int, int], Tensor]
-    stream: Any
-    side_streams: tuple[Any, ...]
-    all_gather: Callable[[int, int, Sequence[int]], int]
-    barrier: Callable[[], int]
-    raise_flag: Callable[[int, int], None]
-    wait_flag: Callable[[int, int], None]
-    setting_up: Callable[[], AbstractContextManager[None]]
-    before_calls: Callable[[], None]
-    after_calls: Callable[[], None]
 
 
 def load_kernel(path: str, machine: Machine) -> LoadableKernel:
@@ -170,6 +77,7 @@ class PythonKernel:
             sys.stdout.reconfigure(line_buffering=True)  # a rank may end without a farewell
         use_plain_arithmetic()
         self._guard = Guard()
+        self._extended = self._load_extension()
         with compiling():
             self._module = self._imported()
         if not callable(getattr(self._module, "run", None)):
@@ -186,7 +94,7 @@ class PythonKernel:
         Raises:
             KernelError: If it refuses, or asks for what there is not.
         """
-        problem = Problem(_frozen(dimensions), _frozen(runtime), rank, ranks)
+        problem = Problem(frozen(dimensions), frozen(runtime), rank, ranks)
         asked = self._call("requirements", problem) or {}
         if not isinstance(asked, Mapping):
             raise KernelError("requirements returned something that is no dict")
@@ -216,7 +124,10 @@ class PythonKernel:
         native, keep = build_context(memory, runtime, machine.threads)
         keep += [native, machine.equip(native, output_dtype(memory), needs)]
         face = machine.python_face(native, needs)
-        self._face, self._context = face, _context(memory, runtime, machine.threads, face)
+        self._face = face
+        self._context = make_context(
+            memory, runtime, machine.threads, face, extended=self._extended
+        )
         with face.setting_up(), torch.no_grad():
             self._state = self._call("setup", self._context)
         gc.collect()
@@ -247,6 +158,17 @@ class PythonKernel:
             if hasattr(self._module, "teardown"):
                 self._call("teardown", context, mine)
         gc.unfreeze()
+
+    def _load_extension(self) -> bool:
+        """Loads the library of the kernel's extension, if it has one."""
+        library = extension_file(Path(self._path))
+        if not library.exists():
+            return False
+        try:
+            torch.ops.load_library(str(library))
+        except BaseException as error:
+            raise KernelError(f"cannot load the extension: {self._reason(error)}") from error
+        return True
 
     def _imported(self) -> ModuleType:
         spec = importlib.util.spec_from_file_location(_NAME, self._path)
@@ -298,94 +220,3 @@ def _kind(error: BaseException) -> FailureKind:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate" in str(error):
         return FailureKind.OUT_OF_MEMORY
     return FailureKind.ERROR
-
-
-def _frozen(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    return MappingProxyType(dict(values))
-
-
-def _context(
-    memory: RankMemory, runtime: Mapping[str, int], threads: int, face: PythonFace
-) -> Context:
-    layout, rank = memory.layout, memory.rank
-    ranks = len(layout.ranks)
-    buffers: list[Mapping[str, Tensor]] = []
-    peers: list[Mapping[str, tuple[Tensor, ...]]] = []
-    for index, row in enumerate(layout.ranks[rank].sets):
-        own: dict[str, Tensor] = {}
-        others: dict[str, tuple[Tensor, ...]] = {}
-        for tensor in row:
-            kind = torch_dtype(tensor.dtype)
-            flat = face.view(memory.address(tensor), tensor.nbytes)
-            own[tensor.name] = flat.view(kind).view(tensor.local_shape)
-            if tensor.symmetric:
-                places = [layout.ranks[q].tensor(index, tensor.name) for q in range(ranks)]
-                others[tensor.name] = tuple(
-                    face.view(memory.address(place, q), place.nbytes)
-                    .view(kind)
-                    .view(place.local_shape)
-                    for q, place in enumerate(places)
-                )
-        buffers.append(_frozen(own))
-        peers.append(_frozen(others))
-    row = layout.ranks[rank].sets[0]
-    words = 8 * layout.signal_words
-
-    def all_gather(send: Tensor, receive: Tensor) -> None:
-        total, mine = receive.numel(), send.numel()
-        if not (send.is_contiguous() and receive.is_contiguous() and send.dtype == receive.dtype):
-            raise ValueError("all_gather takes contiguous tensors of one dtype")
-        counts = _shares(memory, total, mine)
-        size = send.element_size()
-        code = face.all_gather(send.data_ptr(), receive.data_ptr(), [c * size for c in counts])
-        if code:
-            raise RuntimeError(f"all_gather failed with {code}")
-
-    def barrier() -> None:
-        code = face.barrier()
-        if code:
-            raise RuntimeError(f"barrier failed with {code}")
-
-    def word_of(owner: int, word: int) -> int:
-        if not 0 <= word < layout.signal_words:
-            raise IndexError(f"signal word {word} of {layout.signal_words}")
-        return memory.signals[owner] + 8 * word
-
-    return Context(
-        dimensions=_frozen(layout.dimensions),
-        tunables=_frozen(runtime),
-        rank=rank,
-        ranks=ranks,
-        threads=threads,
-        device=face.device,
-        buffers=tuple(buffers),
-        peers=tuple(peers),
-        offsets=_frozen({t.name: tuple(t.origin) for t in row}),
-        outputs=tuple(t.name for t in row if t.role is not Role.INPUT),
-        scratch=face.view(memory.scratch, layout.scratch_bytes),
-        window=tuple(
-            face.view(base + layout.window.offset, layout.window.nbytes)
-            for base in memory.symmetric
-        ),
-        signals=tuple(face.view(base, words).view(torch.int64) for base in memory.signals),
-        stream=face.stream,
-        side_streams=face.side_streams,
-        all_gather=all_gather,
-        barrier=barrier,
-        raise_flag=lambda peer, word, value: face.raise_flag(word_of(peer, word), value),
-        wait_flag=lambda word, value: face.wait_flag(word_of(rank, word), value),
-    )
-
-
-def _shares(memory: RankMemory, total: int, mine: int) -> list[int]:
-    """Elements that each rank gives: as rows are shared out, if `mine` is that share; else equal."""
-    layout, rank = memory.layout, memory.rank
-    ranks = len(layout.ranks)
-    if mine * ranks == total:
-        return [mine] * ranks
-    for tensor in layout.ranks[rank].sets[0]:
-        rows = [layout.ranks[q].tensor(0, tensor.name).local_shape[0] for q in range(ranks)]
-        whole = sum(rows)
-        if whole and total % whole == 0 and rows[rank] * (total // whole) == mine:
-            return [count * (total // whole) for count in rows]
-    raise ValueError(f"all_gather of {mine} into {total} elements is no share of {ranks} ranks")

@@ -14,7 +14,7 @@ from kerneltui.targets.cpu.runtime import CpuTarget
 from kerneltui.targets.errors import CompileFailure, FailureKind, RankFailure, TargetError
 from kerneltui.targets.group import RankGroup
 from kerneltui.targets.port import GroupRole, Limits
-from kerneltui.targets.python import PythonBuilds
+from kerneltui.targets.python import PythonBuilds, extension_file
 from kerneltui.targets.windows import DType, GroupLayout, TensorSpec
 
 pytestmark = pytest.mark.slow
@@ -65,7 +65,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuTarget]:
 
 
 def opened(target: CpuTarget, source: str, ranks: int = 2, limits: Limits = LIMITS) -> RankGroup:
-    build = PythonBuilds(target.cache / "builds").compile(source)
+    build = builds_of(target).compile(source)
     group = target.open_group(GroupRole.CANDIDATE, ranks, limits=limits, compiles=True)
     try:
         group.load(build.library)
@@ -253,3 +253,84 @@ def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TargetError, match="cannot write the build cache"):
         PythonBuilds(tmp_path / "file").compile("x = 1")
+
+
+# -- extensions of torch
+
+
+ADD_INTO = """
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/tensor.h>
+
+using torch::stable::Tensor;
+
+static void copy_into(Tensor from, Tensor into) {
+    const auto *source = static_cast<const char *>(from.data_ptr());
+    auto *place = static_cast<char *>(into.mutable_data_ptr());
+    for (int64_t i = 0; i < from.numel(); ++i) place[i] = source[i];
+}
+
+STABLE_TORCH_LIBRARY(kernel, m) { m.def("copy_into(Tensor source, Tensor(a!) place) -> ()"); }
+STABLE_TORCH_LIBRARY_IMPL(kernel, CPU, m) { m.impl("copy_into", TORCH_BOX(&copy_into)); }
+"""
+
+
+def extended(extension: str, **parts: str) -> str:
+    return kernel(head=f'\n\nEXTENSION = r"""{extension}"""\n', **parts)
+
+
+def builds_of(target: CpuTarget) -> PythonBuilds:
+    return PythonBuilds(target.cache / "builds", target.toolchain.compile)
+
+
+def test_an_extension_of_torch_computes_in_the_ranks(target: CpuTarget) -> None:
+    bytes_of = ".view(torch.uint8).flatten()"
+    source = extended(ADD_INTO).replace(
+        "context.peers[set][\"C\"][peer][first:first + len(own)].copy_(own)",
+        "place = context.peers[set][\"C\"][peer][first:first + len(own)]\n"
+        f"        context.extension.copy_into(own{bytes_of}, place{bytes_of})",
+    )  # fmt: skip
+    builds = builds_of(target)
+    first = builds.compile(source)
+    again = builds.compile(source.replace('print("torn down")', "pass"))
+    assert not first.cached and extension_file(first.library).exists()
+    assert first.seconds > 0 and again.seconds == first.seconds  # the same extension, built once
+    with opened(target, source) as group:
+        for epoch in range(4):
+            check(group, epoch, epoch % 3)
+
+
+def test_a_kernel_without_one_has_none(target: CpuTarget) -> None:
+    with opened(target, kernel(setup="assert context.extension is None")) as group:
+        check(group, 0, 0)
+
+
+def test_what_is_wrong_in_an_extension_has_the_line_of_the_kernel(target: CpuTarget) -> None:
+    source = extended(ADD_INTO.replace("place[i] = source[i]", "place[i] = nowhere[i]"))
+    line = next(i for i, text in enumerate(source.splitlines(), 1) if "nowhere" in text)
+    with pytest.raises(CompileFailure) as caught:
+        builds_of(target).compile(source)
+    assert f"kernel.py:{line}:" in caught.value.reason and "nowhere" in caught.value.reason
+
+
+@pytest.mark.parametrize(
+    "head", ["EXTENSION = 'a' + 'b'", "EXTENSION = 'a'\nEXTENSION = 'b'", "EXTENSION: str = f'{1}'"]
+)
+def test_an_extension_is_one_text_written_out(target: CpuTarget, head: str) -> None:
+    with pytest.raises(CompileFailure, match=r"kernel\.py\(\d\): error: EXTENSION is one text"):
+        builds_of(target).compile(f"{head}\n{kernel()}")
+
+
+def test_a_lost_extension_is_built_again(tmp_path: Path, target: CpuTarget) -> None:
+    builds = PythonBuilds(tmp_path / "builds", target.toolchain.compile)
+    build = builds.compile(extended(ADD_INTO))
+    assert builds.compile(extended(ADD_INTO)).cached
+    extension_file(build.library).unlink()
+    assert not builds.compile(extended(ADD_INTO)).cached
+    assert extension_file(build.library).exists()
+
+
+def test_an_extension_that_cannot_be_loaded_says_why(target: CpuTarget) -> None:
+    found = failure(target, extended(ADD_INTO.replace("Tensor source,", "Tensors source,")))
+    assert "in load" in found.reason
+    assert "Tensors" in found.detail

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "COMPILES_IN_RUN",
     "CUPY",
+    "EXTENSION",
     "FILE",
     "NOT_JOINED",
     "PROGRAM",
@@ -83,6 +84,51 @@ def run(context, state, set, epoch):
     PRODUCT(grid, (32, 8, 1), (*views[set], *sizes))
 '''
 )
+
+EXTENSION = (
+    HEAD
+    + '''
+EXTENSION = r"""
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/tensor.h>
+
+using torch::stable::Tensor;
+
+using bf16 = __nv_bfloat16;
+
+__global__ void product(const bf16 *a, const bf16 *b, bf16 *c, int m, int n, int k) {
+    const int i = blockIdx.y * blockDim.y + threadIdx.y;
+    const int j = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= m || j >= n) return;
+    float sum = 0;
+    for (int p = 0; p < k; ++p)
+        sum += __bfloat162float(a[int64_t(i) * k + p]) * __bfloat162float(b[int64_t(p) * n + j]);
+    c[int64_t(i) * n + j] = __float2bfloat16(sum);
+}
+
+static void multiply(Tensor a, Tensor b, Tensor c) {
+    void *stream = nullptr;
+    aoti_torch_get_current_cuda_stream(a.get_device_index(), &stream);
+    const int m = int(a.size(0)), k = int(a.size(1)), n = int(b.size(1));
+    const dim3 grid((n + 31) / 32, (m + 7) / 8);
+    product<<<grid, dim3(32, 8), 0, static_cast<cudaStream_t>(stream)>>>(
+        static_cast<const bf16 *>(a.data_ptr()), static_cast<const bf16 *>(b.data_ptr()),
+        static_cast<bf16 *>(c.mutable_data_ptr()), m, n, k);
+}
+
+STABLE_TORCH_LIBRARY(kernel, m) { m.def("multiply(Tensor a, Tensor b, Tensor(a!) c) -> ()"); }
+STABLE_TORCH_LIBRARY_IMPL(kernel, CUDA, m) { m.impl("multiply", TORCH_BOX(&multiply)); }
+"""
+
+def run(context, state, set, epoch):
+    tensors = context.buffers[set]
+    context.extension.multiply(tensors["A"], tensors["B"], tensors["C"])
+'''
+)
+"""An extension of torch, in the form that does not depend on torch's version."""
 
 
 def kernel(body: str) -> str:

@@ -91,9 +91,11 @@ def test_the_triton_kernel_is_right(stand: Stand, loads: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", [kernels.kernel(kernels.TORCH), kernels.CUPY], ids=["torch", "cupy"]
+    "source",
+    [kernels.kernel(kernels.TORCH), kernels.CUPY, kernels.EXTENSION],
+    ids=["torch", "cupy", "extension"],
 )
-def test_torch_and_cupy_are_right(stand: Stand, source: str) -> None:
+def test_torch_cupy_and_extensions_are_right(stand: Stand, source: str) -> None:
     if source == kernels.CUPY:
         pytest.importorskip("cupy")
     assert verify(stand, source, ODD, ALIGNED).shapes == 2

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from kerneltui.targets.cuda import packages
+from kerneltui.targets.cuda.elf import read_symbols
 from kerneltui.targets.cuda.packages import (
     Nccl,
     find_disassembler,
@@ -20,8 +22,14 @@ from kerneltui.targets.cuda.toolchain import CudaToolchain, arch_of
 from kerneltui.targets.errors import CompileFailure, TargetError
 from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import Build
+from kerneltui.targets.python import PythonBuilds, extension_file
+from kerneltui.targets.torch_files import torch_files
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "gpu"))
+
+import python_kernels  # noqa: E402
+
 KERNELS = sorted((ROOT / "kernels" / "gemm_allgather").glob("*.cu"))
 WINDOWS = ROOT / "kerneltui" / "targets" / "cuda" / "nccl_windows.cu"
 GOOD = """\
@@ -314,6 +322,31 @@ def test_sources_with_nccl_need_its_headers(
     toolchain = make(tmp_path, nvcc=fake_nvcc(tmp_path, "exit 1"))
     with pytest.raises(TargetError, match="NCCL_HOME"):
         toolchain.compile("#include <nccl_device.h>\n")
+
+
+@needs_nvcc
+def test_an_extension_of_torch_is_compiled_and_held_to_the_policy(tmp_path: Path) -> None:
+    text = python_kernels.EXTENSION
+    toolchain = make(tmp_path)
+    build = PythonBuilds(tmp_path / "builds", toolchain.compile).compile(text)
+    symbols = read_symbols(extension_file(build.library))
+    assert "aoti_torch_get_current_cuda_stream" in symbols.undefined
+    hidden = HIDDEN["a name behind two macros"]
+    with pytest.raises(PolicyRefusal, match="cuMulticastUnbind"):
+        PythonBuilds(tmp_path / "builds", toolchain.compile).compile(
+            text.replace("using bf16", f"{hidden}\nusing bf16")
+        )
+
+
+def test_without_headers_of_torch_it_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    with pytest.raises(TargetError, match="pip install torch"):
+        torch_files()
 
 
 def test_architectures() -> None:

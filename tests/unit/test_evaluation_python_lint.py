@@ -13,6 +13,7 @@ from kerneltui.evaluation.stand import identity_of, kernel_text, lint
 from kerneltui.model.kernel import parse_kernel
 from kerneltui.model.measurement import FailureKind
 from kerneltui.targets.cuda.policy import DEFAULT_POLICY
+from kerneltui.targets.python import extension_text
 
 ROOT = Path(__file__).parents[2]
 RUN = "def run(context, state, set, epoch):\n    pass\n"
@@ -144,10 +145,25 @@ def test_the_built_text_holds_the_identity_and_is_python():
     compile(text, "mine.py", "exec")
 
 
-def test_the_example_of_the_contract_is_a_kernel():
+def test_the_examples_of_the_contract_are_kernels():
     text = (ROOT / "docs" / "kernel-contract.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    example, extended = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert not lint_python(example)
+    assert not lint_python(extended) and "STABLE_TORCH_LIBRARY" in extension_text(extended)
     kernel = parse_kernel(example, "example.py")
     assert kernel.configuration == {"HALVES": 1}
     assert kernel.directive({"M": 4, "N": 4, "K": 4, "RANKS": 1})
+
+
+def test_the_text_of_an_extension_is_read_as_code_of_the_device():
+    code = "__global__ void k(ncclDevComm dc) { ncclGin gin(dc, 0); }"
+    source = f"EXTENSION = '''{code}'''\n{body('pass')}"
+    assert lint(parse_kernel(source, "k.py"), "cpu") == ["torch", "extension of torch"]
+    with pytest.raises(KernelFault, match="ncclGin"):
+        lint(parse_kernel(source, "k.py"), "cuda")
+
+
+def test_an_extension_that_is_put_together_is_refused():
+    source = body("pass") + '\nEXTENSION = "a" + "b"\n'
+    with pytest.raises(KernelFault, match="EXTENSION is one text, written out"):
+        lint(parse_kernel(source, "k.py"))

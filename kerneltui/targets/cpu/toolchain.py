@@ -23,6 +23,7 @@ from kerneltui.targets.environment import child_environment
 from kerneltui.targets.errors import TargetError
 from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import Build
+from kerneltui.targets.torch_files import torch_files, uses_torch
 
 __all__ = ["CpuToolchain"]
 
@@ -102,20 +103,25 @@ class CpuToolchain:
         """
         path, version = self._compiler()
         flags = [*_FLAGS, *(f"-D{name}={value}" for name, value in sorted((defines or {}).items()))]
-        key = content_key((source_text, *flags, f"{path} {version}"))
+        torch = torch_files() if uses_torch(source_text) else None
+        identity = (f"{path} {version}", *([f"torch {torch.version}"] if torch else []))
+        key = content_key((source_text, *flags, *identity))
         stored = self._cache.find(key)
         if stored:
             return stored
         # A compiler outside of /usr (conda, a home folder) brings its own headers and programs.
-        rules = CompilerRules(_ERROR_LINE, (Path(path).resolve().parent.parent,))
+        readable = (Path(path).resolve().parent.parent, *([torch.root] if torch else []))
+        rules = CompilerRules(_ERROR_LINE, readable)
         command = [
             path,
             *flags,
             f"-frandom-seed={key[:16]}",
             f"-I{include_directory()}",
+            *(torch.compile_flags if torch else []),
             "kernel.cpp",
             "-o",
             "kernel.so",
+            *(torch.link_flags if torch else []),
         ]
 
         def run(folder: Path) -> CompilerRun:

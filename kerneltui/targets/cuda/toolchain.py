@@ -37,6 +37,7 @@ from kerneltui.targets.cuda.tracing import TRACED_NAMES, trace_flags, trace_sour
 from kerneltui.targets.errors import CompileFailure, TargetError
 from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import Build
+from kerneltui.targets.torch_files import torch_files, uses_torch
 
 __all__ = ["CudaToolchain", "arch_of"]
 
@@ -60,7 +61,8 @@ _ERROR_LINE = re.compile(
     rb"|(?<!warning: )undefined reference|multiple definition|cannot find -l"
 )
 _UNDEFINED = re.compile(r"warning: undefined reference to [`'\"]([^'\"]+)['\"]")
-_DRIVER_NAME = re.compile(r"cu[A-Z]\w*")
+# The driver's, NCCL's, and those of torch for GPUs: what a machine without a GPU may lack.
+_ELSEWHERE = re.compile(r"cu[A-Z]\w*|nccl\w*|(?:aoti_)?torch_\w+")
 _PTX_PLACE = re.compile(r"ptxas (?:\S*/)?kernel\.ptx, line (\d+);")
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 _USES_NCCL = re.compile(r"^\s*#\s*include\s*[<\"]nccl", re.MULTILINE)
@@ -335,6 +337,11 @@ class CudaToolchain:
             flags.append(f"-I{cutlass.include}")
             readable.append(cutlass.include)
             versions.append(f"cutlass {cutlass.version}")
+        if uses_torch(source_text):
+            torch = torch_files()
+            flags += ["-DUSE_CUDA", *torch.compile_flags, *torch.link_flags]  # declares streams
+            readable.append(torch.root)
+            versions.append(f"torch {torch.version}")
         return flags, readable, versions
 
     def _inspect(self, folder: Path, run: CompilerRun) -> None:
@@ -348,7 +355,7 @@ class CudaToolchain:
         if found:
             raise PolicyRefusal(tuple(dict.fromkeys(found)))
         for name in _UNDEFINED.findall(run.log):
-            if not _DRIVER_NAME.fullmatch(name) and not name.startswith("nccl"):
+            if not _ELSEWHERE.fullmatch(name):
                 raise CompileFailure(f"undefined reference to '{name}'", run.log)
 
     def _stored_report(self, build: Build) -> CodegenReport | None:
