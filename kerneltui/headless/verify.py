@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from kerneltui.evaluation.outcome import KernelFault, Update
 from kerneltui.headless.kernel_file import read_kernel_file, target_of
 from kerneltui.headless.output import Exit, say
 
-__all__ = ["code_lines", "verify"]
+__all__ = ["code_lines", "mutants_line", "verify"]
 
 
 def verify(folder: Path, kernel: Path | None, *, target: str | None) -> int:
@@ -26,7 +26,7 @@ def verify(folder: Path, kernel: Path | None, *, target: str | None) -> int:
     refused = False
     try:
         mutants = evaluator.self_test()
-        print(f"{folder}: {len(mutants)} wrong answers refused: {', '.join(mutants)}")
+        print(f"{folder}: {mutants_line(mutants)}")
         for name, parsed in kernels.items():
             try:
                 print(f"{name}: right, {evaluator.verify(parsed, _ignore)}")
@@ -40,6 +40,14 @@ def verify(folder: Path, kernel: Path | None, *, target: str | None) -> int:
     finally:
         evaluator.close()
     return Exit.REFUSED if refused else Exit.FINISHED
+
+
+def mutants_line(mutants: Sequence[str]) -> str:
+    """How many wrong answers were refused, which, and on what shapes; each is `NAME, SHAPE`."""
+    names = dict.fromkeys(mutant.rpartition(", ")[0] for mutant in mutants)
+    shapes = dict.fromkeys(mutant.rpartition(", ")[2] for mutant in mutants)
+    kinds = "; ".join(names)
+    return f"{len(mutants)} wrong answers refused, on {' and '.join(shapes)}: {kinds}"
 
 
 def code_lines(record: Mapping[str, Any] | None) -> list[str]:

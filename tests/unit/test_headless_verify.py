@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kerneltui.headless.verify import code_lines
+from kerneltui.headless.verify import code_lines, mutants_line
 
 
 def kernel(name: str, ctas: int | None, **metrics: int) -> dict[str, Any]:
@@ -30,3 +30,10 @@ def test_a_line_for_each_kernel_behind_what_costs_speed() -> None:
 def test_what_is_missing_is_said() -> None:
     assert code_lines({"missing": "no nvdisasm"}) == ["no nvdisasm"]
     assert code_lines(None) == []
+
+
+def test_wrong_answers_are_named_once_for_all_shapes():
+    mutants = ["zeros, 8x8x8", "an eighth, scaled by 8, 8x8x8", "zeros, 9x9x9 P3"]
+    assert mutants_line(mutants) == (
+        "3 wrong answers refused, on 8x8x8 and 9x9x9 P3: zeros; an eighth, scaled by 8"
+    )
