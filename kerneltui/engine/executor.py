@@ -13,6 +13,7 @@ from kerneltui.evaluation.outcome import CalibrationResult, Interrupted, Outcome
 from kerneltui.model.errors import UserError
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.reading import GpuReading
+from kerneltui.targets.notices import Notice
 
 __all__ = [
     "CalibrationDone",
@@ -37,6 +38,10 @@ class EvaluatorPort(Protocol):
 
     def close(self) -> None:
         """Ends every process that was started."""
+        ...
+
+    def listen(self, hear: Callable[[Notice], None]) -> None:
+        """Tells `hear`, from any thread, what the user must know of the machine at once."""
         ...
 
     def calibrate(self, incumbent: Kernel, say: Callable[[str], None]) -> CalibrationResult:
@@ -161,7 +166,8 @@ class Executor:
     running: Job | ProfileJob | None = None
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Starts the thread, and passes on what the machine has to tell."""
+        self.evaluator.listen(self.post)
         self._thread = threading.Thread(target=self._work, name="evaluations", daemon=True)
         self._thread.start()
 

@@ -20,6 +20,7 @@ from kerneltui.agents.port import Agent
 from kerneltui.agents.rests import Rests
 from kerneltui.config import config_folder
 from kerneltui.engine.executor import EvaluatorPort, Executor
+from kerneltui.engine.machine_notices import last_notices
 from kerneltui.engine.opening import (
     SNAPSHOT_EVERY,
     Start,
@@ -233,6 +234,7 @@ class _Engine:
                     executor.stop()
                 if self._evaluator is not None:
                     self._evaluator.close()
+                last_notices(self._tuner)
                 self._leave(reason)
         return self._recorder.state, reason, self._tuner.failure
 

@@ -31,6 +31,7 @@ from kerneltui.engine.executor import (
     Reported,
 )
 from kerneltui.engine.gpu_strip import GpuStrip
+from kerneltui.engine.machine_notices import machine_says
 from kerneltui.engine.profiling import profile_done
 from kerneltui.engine.proposing import Again, Ended, Proposing
 from kerneltui.engine.recorder import Recorder, now_ns
@@ -55,6 +56,7 @@ from kerneltui.model.event import (
 from kerneltui.model.kernel import Kernel
 from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.reading import GpuReading
+from kerneltui.targets.notices import Notice
 
 __all__ = ["Options", "Stop", "Tuner"]
 
@@ -189,7 +191,12 @@ class Tuner:
     def busy(self) -> bool:
         """Whether something is being evaluated, calibrated or profiled."""
         running = self.executor is not None and self.executor.running is not None
-        return running or self._calibrating
+        return running or self.calibrating
+
+    @property
+    def calibrating(self) -> bool:
+        """Whether the calibration runs."""
+        return self._calibrating
 
     def stop(self, reason: str) -> None:
         """Makes the loop end."""
@@ -225,6 +232,8 @@ class Tuner:
                 self._fault(item)
             case Stop():
                 self._stopped = item.reason
+            case Notice():
+                machine_says(self, item)
             case _ if isinstance(item, NEWS):
                 self._proposing.desk.handle(item)
             case _:

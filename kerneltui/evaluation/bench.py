@@ -95,7 +95,8 @@ class SideBySide:
                     self._say(f"the time is up: {len(plan.shapes) - number} shapes are left out")
                     break
                 self._say(f"{number + 1} of {len(plan.shapes)}: {shape.name}")
-                result = self._shape(shape, plan)
+                with self._stand.devices():
+                    result = self._shape(shape, plan)
                 results.append(result)
                 found(result)
         finally:

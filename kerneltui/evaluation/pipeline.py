@@ -51,7 +51,8 @@ from kerneltui.model.measurement import FailureKind, Measurement, Stage
 from kerneltui.model.reading import GpuReading
 from kerneltui.model.workload import Workload
 from kerneltui.targets.errors import RankFailure, TargetError
-from kerneltui.targets.port import GroupRole
+from kerneltui.targets.notices import Notice
+from kerneltui.targets.port import Build, GroupRole
 
 __all__ = ["Evaluator"]
 
@@ -103,6 +104,10 @@ class Evaluator:
         """Ends the running evaluation now; callable from any thread."""
         self.stand.interrupt()
 
+    def listen(self, hear: Callable[[Notice], None]) -> None:
+        """Tells `hear` what the user must know of the machine at once; it is called from any thread."""
+        self.stand.target.notices.listen(hear)
+
     def machine(self) -> Mapping[str, str]:
         """Describes the machine as far as nothing has to be started or measured for it."""
         return {
@@ -140,7 +145,9 @@ class Evaluator:
 
     def profile(self, kernel: Kernel) -> Mapping[str, Any]:
         """Counts a verified kernel with the profiler of the GPU; see `profile.profile`."""
-        return profile(self.stand, kernel, self._cache)
+        self.stand.begin()
+        with self.stand.devices():
+            return profile(self.stand, kernel, self._cache)
 
     def readings(self, oldest_s: float) -> tuple[GpuReading, ...]:
         """What the GPUs do now, or did so long ago at most; callable from any thread."""
@@ -174,9 +181,10 @@ class Evaluator:
         """
         self.stand.begin()
         self._prefetch.ask([incumbent, *self._known_kernels()])
-        say("testing the workload")
-        mutants = self.self_test()
-        result = self.yardsticks.calibrate(incumbent, say)
+        with self.stand.devices():
+            say("testing the workload")
+            mutants = self.self_test()
+            result = self.yardsticks.calibrate(incumbent, say)
         record = {**result.record, "environment": dict(self.environment())}
         self.calibration = replace(result, mutants=mutants, record=record)
         return self.calibration
@@ -218,8 +226,13 @@ class Evaluator:
             HarnessFault: The evaluation has not been calibrated.
         """
         trial = self._trial(kernel, incumbent, against, report, rebench)
+        with self.stand.devices():
+            return self._judged(trial, incumbent, report)
+
+    def _judged(self, trial: Trial, incumbent: Kernel, report: Callable[[Update], None]) -> Outcome:
         try:
             self._ready()
+            self.stand.surroundings.begin()
             self.yardsticks.set_incumbent(
                 incumbent, lambda text: report(Step(Stage.BENCHMARK, f"new incumbent: {text}"))
             )
@@ -312,6 +325,10 @@ class Evaluator:
         lint(kernel, self.stand.target.name)
         build = self.stand.build(kernel)
         report(Built(round(build.seconds * 1e9), build.cached, build.log))
+        with self.stand.devices():
+            return self._verify(kernel, build, report)
+
+    def _verify(self, kernel: Kernel, build: Build, report: Callable[[Update], None]) -> str:
         tally = Tally()
         wanted = [shape for shape in self.workload.shapes if set(shape.tags) - {"bench"}]
         for ranks in sorted({shape.ranks for shape in wanted}):

@@ -16,6 +16,7 @@ from kerneltui.evaluation.lane import Lane, MemoryGroup
 from kerneltui.evaluation.lane_times import Spent
 from kerneltui.evaluation.outcome import HarnessFault, Interrupted, KernelFault, fault_of
 from kerneltui.evaluation.python_lint import check_policy, lint_python, python_labels
+from kerneltui.evaluation.surroundings import Surroundings
 from kerneltui.evaluation.timing import Timer, TimingProtocol
 from kerneltui.model.kernel import Kernel, Language
 from kerneltui.model.measurement import FailureKind, Stage
@@ -24,8 +25,10 @@ from kerneltui.model.workload import Workload
 from kerneltui.targets.cuda.finding import Finding, Level, one_line
 from kerneltui.targets.cuda.network import gin_missing
 from kerneltui.targets.cuda.policy import MachinePolicy, PolicyRefusal
+from kerneltui.targets.device_lock import DeviceLock
 from kerneltui.targets.errors import CompileFailure, RankFailure
 from kerneltui.targets.locks import LockTimeout, MachineLock
+from kerneltui.targets.notices import Notices
 from kerneltui.targets.port import Build, GroupRole, JudgePlace, Limits, Toolchain
 from kerneltui.targets.python import PythonBuilds, extension_text, is_python
 
@@ -58,6 +61,8 @@ class MachineTarget(Protocol):
     lock: MachineLock
     cache: Path
     policy: MachinePolicy
+    notices: Notices
+    device_lock: DeviceLock
 
     @property
     def toolchain(self) -> Toolchain:
@@ -90,6 +95,10 @@ class MachineTarget(Protocol):
 
     def readings(self, oldest_s: float = 0.0) -> tuple[GpuReading, ...]:
         """What the GPUs do now, or did so many seconds ago at most; none on a target without."""
+        ...
+
+    def look(self, ranks: int) -> tuple[str, ...]:
+        """Who else uses the first so many devices, in words; `notices` get whoever is new."""
         ...
 
     def start(self) -> None:
@@ -136,6 +145,8 @@ class Stand:
         self.protocol = protocol
         self.judge = JudgeClient(workload.folder, target.cores, workload.target, target.judge_place)
         self.timer = Timer(protocol, self.machine, self.checkpoint, target.readings)
+        ranks = max(shape.ranks for shape in workload.shapes)
+        self.surroundings = Surroundings(target, ranks)
         self.spent = Spent()
         self._stop = threading.Event()
         self._lanes: list[Lane] = []
@@ -144,6 +155,7 @@ class Stand:
 
     def start(self) -> None:
         """Starts fork server and judge, and waits for neither. From the main thread."""
+        self.surroundings.look()  # before anything of ours is on the devices
         self.target.start()
         self.judge.start()
 
@@ -315,8 +327,22 @@ class Stand:
         Raises:
             Interrupted: The end was asked for while waiting.
         """
+        self.surroundings.look()
         try:
             with self.target.lock.burst(stop=self._stop.is_set):
+                yield
+        except LockTimeout as error:
+            raise Interrupted(str(error)) from error
+
+    @contextmanager
+    def devices(self) -> Iterator[None]:
+        """Holds the devices by the locks of the site, for all that an evaluation does there.
+
+        Raises:
+            Interrupted: The end was asked for while waiting.
+        """
+        try:
+            with self.surroundings.held(self._stop.is_set):
                 yield
         except LockTimeout as error:
             raise Interrupted(str(error)) from error

@@ -365,11 +365,12 @@ class Trial:
     def _with_gpus(
         self, measurement: Measurement, groups: Mapping[str, Sequence[ShapeRounds]]
     ) -> Measurement:
-        """The measurement with what the GPUs did, and what the compiler warned of."""
+        """The measurement with what the GPUs did, who else was there, and what the compiler warned of."""
         target = self._stand.target
         found = add_gpu_use(measurement, groups, self._stand.workload, target.multiprocessors)
         loud = loud_findings(self._record.get("codegen"))
-        return replace(found, remarks=(*loud, *found.remarks))
+        others = self._stand.surroundings.found
+        return replace(found, remarks=(*loud, *found.remarks, *others))
 
     def _implausible(self, measurement: Measurement, rounds: Sequence[ShapeRounds]) -> str:
         factor = self._stand.protocol.library_factor

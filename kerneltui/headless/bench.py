@@ -23,6 +23,7 @@ from kerneltui.headless.output import Exit, emit, say
 from kerneltui.model.errors import UserError
 from kerneltui.model.kernel import Kernel, parse_kernel
 from kerneltui.model.workload import Shape, Workload
+from kerneltui.targets.notices import Notice
 
 __all__ = ["BenchWishes", "bench"]
 
@@ -135,6 +136,13 @@ def _measure(
 ) -> None:
     """Runs it; what belongs to the whole run goes into `part`, also if it is broken off."""
     begin = time.monotonic()
+
+    def hear(notice: Notice) -> None:
+        say(notice.text)
+        if not notice.passing:
+            part.setdefault("notices", []).append(notice.text)
+
+    evaluator.listen(hear)
     evaluator.start()
 
     def first(result: ShapeResult) -> None:

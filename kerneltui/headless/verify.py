@@ -22,6 +22,7 @@ def verify(folder: Path, kernel: Path | None, *, target: str | None) -> int:
     files = [kernel] if kernel else [workload.kernels / name for name in (spec.seed, *spec.library)]
     kernels = {str(file): read_kernel_file(file) for file in files}
     evaluator = make_evaluator(workload, spec)
+    evaluator.listen(lambda notice: say(notice.text))
     evaluator.start()
     refused = False
     try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -90,21 +90,27 @@ class MachineLock:
         return getattr(self._mine, "burst", False)
 
 
-def runtime_directory() -> Path:
-    """The user's folder for sockets and locks of this machine, made if missing, mode 0700.
+def runtime_directory(temporary: Path = Path("/tmp")) -> Path:
+    """The user's folder for the locks of this machine, made if missing, mode 0700.
+
+    It is the same for all processes of the user: one that was started without a login, or with a folder for
+    temporary files of its own, must meet the others.
+
+    Args:
+        temporary: A folder in which everybody may make one.
 
     Raises:
-        TargetError: If the folder belongs to somebody else.
+        TargetError: If it cannot be made, or belongs to somebody else.
     """
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    if base and os.access(base, os.W_OK):
-        path = Path(base) / "kerneltui"
-    else:
-        path = Path(tempfile.gettempdir()) / f"kerneltui-{os.getuid()}"
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.stat().st_uid != os.getuid():
+    path = temporary / f"kerneltui-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise TargetError(f"{path} cannot be made a folder: {error.strerror}") from error
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
         raise TargetError(
-            f"{path} belongs to another user; set XDG_RUNTIME_DIR to a folder of yours"
+            f"{path}, where your locks belong, is of another user or no folder; have it removed"
         )
     return path
 

@@ -31,6 +31,7 @@ from kerneltui.model.measurement import (
 )
 from kerneltui.model.reading import GpuReading
 from kerneltui.model.statistics import Interval, judge_interval
+from kerneltui.targets.notices import Notice
 
 SHAPES = (
     "512x512x512",
@@ -61,6 +62,7 @@ class FakeEvaluator:
     calls: list[str] = field(default_factory=list)
     closed: bool = False
     gpus: tuple[GpuReading, ...] = ()
+    notices: tuple[Notice, ...] = ()
     interrupted: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> None:
@@ -68,6 +70,10 @@ class FakeEvaluator:
 
     def close(self) -> None:
         self.closed = True
+
+    def listen(self, hear: Callable[[Notice], None]) -> None:
+        for notice in self.notices:
+            hear(notice)
 
     def calibrate(self, incumbent: Kernel, say: Callable[[str], None]) -> CalibrationResult:
         say("calibrating")

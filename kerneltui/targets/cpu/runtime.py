@@ -12,8 +12,10 @@ from kerneltui.model.reading import GpuReading
 from kerneltui.targets.cpu.memory import GroupMemory
 from kerneltui.targets.cpu.toolchain import CpuToolchain
 from kerneltui.targets.cuda.policy import DEFAULT_POLICY
+from kerneltui.targets.device_lock import DeviceLock
 from kerneltui.targets.group import RankGroup
 from kerneltui.targets.locks import MachineLock
+from kerneltui.targets.notices import Notices
 from kerneltui.targets.port import GroupRole, JudgePlace, Limits
 from kerneltui.targets.ranks import HARNESS_COMMON, RankProcesses
 from kerneltui.targets.traits import GroupTraits
@@ -62,6 +64,8 @@ class CpuTarget:
         self._confine = confine
         self.cache = cache
         self.lock = lock or MachineLock()
+        self.notices = Notices()
+        self.device_lock = DeviceLock()  # locks of the site are about GPUs
         self.policy = DEFAULT_POLICY
         self.toolchain = CpuToolchain(cache / "builds", lock=self.lock)
         self._processes = RankProcesses(
@@ -117,6 +121,11 @@ class CpuTarget:
     def readings(self, oldest_s: float = 0.0) -> tuple[GpuReading, ...]:
         """Clocks and power of GPUs: none."""
         del oldest_s
+        return ()
+
+    def look(self, ranks: int) -> tuple[str, ...]:
+        """Who else uses the processor: that is in the load."""
+        del ranks
         return ()
 
     def start(self) -> None:

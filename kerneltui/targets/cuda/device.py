@@ -137,12 +137,25 @@ class Gpus:
             driver=self.driver,
         )
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of these GPUs among all of the machine, as nvidia-smi counts them."""
+        return tuple(int(self._nvml.nvmlDeviceGetIndex(handle)) for handle in self._handles)
+
     def use(self, index: int) -> DeviceUse:
-        """Who uses a GPU now."""
+        """Who uses a GPU now.
+
+        Raises:
+            TargetError: The management library does not tell.
+        """
         handle = self._handles[index]
-        listed = self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        try:
+            listed = self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            used = int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        except self._nvml.NVMLError as error:
+            raise TargetError(f"who uses GPU {index} cannot be told: {error}") from error
         return DeviceUse(
-            used_bytes=int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used),
+            used_bytes=used,
             processes={
                 int(p.pid): None if p.usedGpuMemory is None else int(p.usedGpuMemory)
                 for p in listed
@@ -168,7 +181,7 @@ class MemoryWatch:
         devices: Sequence[int],
         buffers: Sequence[int],
         *,
-        patience_s: float = _PATIENCE_S,
+        patience_s: float | None = None,
     ) -> dict[int, str]:
         """Waits until processes have left the devices.
 
@@ -177,12 +190,12 @@ class MemoryWatch:
             devices: Which devices.
             buffers: By device, bytes of the buffers that are shared between processes: the
                 management library counts them to none.
-            patience_s: How long to wait.
+            patience_s: How long to wait; 30 s by default.
 
         Returns:
             What is still there, in words, by device; empty if all is well.
         """
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + (_PATIENCE_S if patience_s is None else patience_s)
         while True:
             left = {i: text for i in devices if (text := self._left(i, pids, buffers[i]))}
             if not left or time.monotonic() >= deadline:
@@ -190,7 +203,10 @@ class MemoryWatch:
             time.sleep(_POLL_S)
 
     def _left(self, index: int, pids: Collection[int], buffers: int) -> str:
-        use = self._gpus.use(index)
+        try:
+            use = self._gpus.use(index)
+        except TargetError as error:  # a GPU that is lost is not free, and the end goes on
+            return str(error)
         here = sorted(use.processes.keys() & set(pids))
         if here:
             return f"processes {', '.join(map(str, here))} are still on it"

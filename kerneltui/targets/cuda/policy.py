@@ -6,6 +6,7 @@ settings. A machine's file adds to it, and may allow multicast; a user's file ma
     # /etc/kerneltui/machine.toml
     version = 1
     allow = ["nvlink_multicast"]
+    device_lock = "/var/lock/gpu.lock"  # see targets/device_lock.py
 
     [forbid.gin]
     reason = "this machine has no RDMA network"
@@ -171,11 +172,13 @@ class MachinePolicy:
         features: Forbidden features.
         extra_environment: Further variables for every child.
         files: Files that had a say.
+        device_locks: Files that are locked while the devices are used.
     """
 
     features: tuple[ForbiddenFeature, ...]
     extra_environment: Mapping[str, str] = field(default_factory=dict[str, str])
     files: tuple[str, ...] = ()
+    device_locks: tuple[str, ...] = ()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -362,8 +365,12 @@ def _apply(
             if policy.environment.get(name, value) != value:
                 raise variables.error(name, f"is set to {policy.environment[name]} already")
             extra[name] = value
+    lock = reader.word("device_lock", "")
+    if lock and not lock.startswith("/"):
+        raise reader.error("device_lock", f"'{lock}' is no absolute path")
+    locks = policy.device_locks + ((lock,) if lock else ())
     reader.finish()
-    return replace(policy, features=tuple(features), extra_environment=extra)
+    return replace(policy, features=tuple(features), extra_environment=extra, device_locks=locks)
 
 
 def _matches(patterns: tuple[str, ...], name: str) -> bool:

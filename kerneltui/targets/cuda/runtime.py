@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -20,14 +19,18 @@ from kerneltui.targets.cuda.ceilings import (
     stored_ceilings,
     write_ceilings,
 )
+from kerneltui.targets.cuda.company import Company
 from kerneltui.targets.cuda.device import Gpus, MemoryWatch, device_environment
 from kerneltui.targets.cuda.network import nccl_words
 from kerneltui.targets.cuda.packages import Nccl, find_toolkit, installed_nccl
 from kerneltui.targets.cuda.policy import DEFAULT_POLICY, MachinePolicy
+from kerneltui.targets.cuda.quarantine import Quarantine
 from kerneltui.targets.cuda.toolchain import CudaToolchain
-from kerneltui.targets.errors import ServerFailure, TargetError
+from kerneltui.targets.device_lock import DeviceLock, named_locks
+from kerneltui.targets.errors import TargetError
 from kerneltui.targets.group import RankGroup
 from kerneltui.targets.locks import MachineLock
+from kerneltui.targets.notices import Notices
 from kerneltui.targets.port import (
     GroupRole,
     JudgePlace,
@@ -35,7 +38,6 @@ from kerneltui.targets.port import (
     Limits,
     Toolchain,
 )
-from kerneltui.targets.processes import descendants
 from kerneltui.targets.ranks import HARNESS_COMMON, RankProcesses
 from kerneltui.targets.traits import GroupTraits
 from kerneltui.targets.windows import GroupLayout
@@ -75,10 +77,11 @@ class CudaTarget:
         environment: What ranks find in their environment beside that; for a profiler.
 
     Attributes:
-        quarantined: GPUs that are not used any more, and why.
+        notices: What the user must hear at once: others on the GPUs, a quarantine, a wait for a lock.
+        device_lock: The locks of the site, held by whoever uses the GPUs for an evaluation.
 
     Raises:
-        TargetError: If there is no GPU, or no toolchain for it.
+        TargetError: If there is no GPU, no toolchain for it, or a lock of the site cannot be opened.
     """
 
     name = "cuda"
@@ -102,10 +105,17 @@ class CudaTarget:
             cache / "builds", arch=self.arch, policy=policy, lock=self.lock
         )
         self._telemetry = self.gpus.telemetry()
-        self.quarantined: dict[int, str] = {}
         self._confine = confine
         self._cpus = len(os.sched_getaffinity(0))
-        self._watch = MemoryWatch(self.gpus, range(self.gpus.count))
+        self.notices = Notices()
+        self.device_lock = DeviceLock(
+            named_locks(policy.device_locks),
+            self.gpus.numbers,
+            lambda text: self.notices.say(text, passing=True),
+        )
+        watch = MemoryWatch(self.gpus, range(self.gpus.count))
+        self._quarantine = Quarantine(self.gpus.count, watch, self.notices.say)
+        self._company = Company(self.gpus, self.notices.say)
         nccl = installed_nccl()
         self._nccl, self._words = _header(nccl), nccl_words(nccl)
         self._traits: GroupTraits[SharedMemory] = GroupTraits(
@@ -132,7 +142,6 @@ class CudaTarget:
             self._traits,
         )
         self.policy = policy
-        self._changing = threading.Lock()
         self._level: str | None = None
 
     @property
@@ -194,11 +203,20 @@ class CudaTarget:
         """
         return self._telemetry.latest(oldest_s)
 
+    @property
+    def quarantined(self) -> Mapping[int, str]:
+        """GPUs that are not used any more, and why."""
+        return self._quarantine.devices
+
     def foreign_load(self) -> Mapping[int, tuple[int, ...]]:
         """Processes on the GPUs that do not belong to this engine, by GPU; they disturb timing."""
-        own = descendants([os.getpid()]) | {os.getpid()}
-        found = {i: self.gpus.use(i).processes.keys() - own for i in range(self.gpus.count)}
-        return {index: tuple(sorted(pids)) for index, pids in found.items() if pids}
+        return self._company.others()
+
+    def look(self, ranks: int) -> tuple[str, ...]:
+        """Who else is on the first GPUs, in words; `notices` get whoever is new."""
+        if not self._processes.started:
+            return self._company.first(ranks)
+        return self._company.look(ranks, running=bool(self._processes.layouts()))
 
     def start(self) -> None:
         """Starts the fork server and returns at once. From the main thread."""
@@ -232,7 +250,7 @@ class CudaTarget:
             CompileFailure: If the timing harness does not build here.
         """
         limits = limits or Limits()
-        devices = self._devices(ranks)
+        devices = self._quarantine.choose(ranks)
         harness = self.toolchain.compile(harness_source())
         options = {
             "threads": self.threads_per_rank(ranks),
@@ -282,35 +300,12 @@ class CudaTarget:
         """The library that makes NCCL windows, built against the installed header; its path."""
         return str(self.toolchain.compile(_WINDOWS.read_text()).library.resolve())
 
-    def _devices(self, ranks: int) -> list[int]:
-        if ranks > self.gpus.count:
-            raise ServerFailure(f"{ranks} ranks need {ranks} GPUs, there are {self.gpus.count}")
-        for index in range(ranks):
-            if index in self.quarantined:
-                raise ServerFailure(
-                    f"GPU {index} is quarantined: {self.quarantined[index]}; end what holds it, "
-                    "then start again"
-                )
-        return list(range(ranks))
-
     def _settle(self, proof: KillProof, layout: GroupLayout | None) -> str:
         """Waits until a group has left its GPUs; quarantines one that it has not."""
-        pids = {e.pid for e in proof.exits} | set(proof.strays) | set(proof.left)
+        self._company.know({e.pid for e in proof.exits} | set(proof.strays))
         # Buffers are the judge's. It gives those of this group back a moment later.
         layouts = self._processes.layouts() + ([layout] if layout else [])
-        buffers = [sum(_rank_bytes(one, i) for one in layouts) for i in range(self.gpus.count)]
-        left = self._watch.wait_gone(pids, range(len(proof.exits) or self.gpus.count), buffers)
-        with self._changing:
-            self.quarantined.update(left)
-        return "; ".join(f"GPU {index} is quarantined: {text}" for index, text in left.items())
-
-
-def _rank_bytes(layout: GroupLayout, rank: int) -> int:
-    """Device memory of one rank's buffers."""
-    if rank >= len(layout.ranks):
-        return 0
-    item = layout.ranks[rank]
-    return item.private_bytes + item.symmetric_bytes + layout.signal_bytes
+        return self._quarantine.settle(proof, layouts)
 
 
 def _toolkit_environment() -> dict[str, str]:
