@@ -97,8 +97,8 @@ class SideBySide:
                 self._say(f"{number + 1} of {len(plan.shapes)}: {shape.name}")
                 with self._stand.devices():
                     result = self._shape(shape, plan)
-                results.append(result)
-                found(result)
+                    results.append(result)
+                    found(result)
         finally:
             for lane in self._lanes.open.values():
                 self._stand.release(lane)

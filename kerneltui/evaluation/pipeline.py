@@ -168,7 +168,8 @@ class Evaluator:
             self.stand.ready()
         except JudgeFailure as error:
             raise WorkloadRefused(f"{self.workload.name} does not open: {error}") from error
-        return run_workload_test(self.stand, self._spec, self._cache)
+        with self.stand.devices():
+            return run_workload_test(self.stand, self._spec, self._cache)
 
     # Calibration
 
@@ -254,13 +255,14 @@ class Evaluator:
     def compare(self, kernel: Kernel, incumbent: Kernel) -> Measurement:
         """Times a trusted kernel against the incumbent; see `Trial.compare`."""
         trial = self._trial(kernel, incumbent, "incumbent", lambda update: None, True)
-        try:
-            self._ready()
-            self.yardsticks.set_incumbent(incumbent)
-            trial.delta = self.yardsticks.delta
-            return trial.compare()
-        finally:
-            trial.close()
+        with self.stand.devices():
+            try:
+                self._ready()
+                self.yardsticks.set_incumbent(incumbent)
+                trial.delta = self.yardsticks.delta
+                return trial.compare()
+            finally:
+                trial.close()
 
     def _trial(
         self,

@@ -19,6 +19,8 @@ from kerneltui.targets.cpu.device import describe_cpu
 from kerneltui.targets.cpu.landlock import landlock_version
 from kerneltui.targets.cpu.seccomp import seccomp_available
 from kerneltui.targets.cuda.policy import load_policy
+from kerneltui.targets.device_lock import named_locks
+from kerneltui.targets.errors import TargetError
 
 __all__ = ["doctor", "findings"]
 
@@ -140,7 +142,12 @@ def _policy() -> Finding:
         return Finding("policy", MISSING, "cannot be read", str(error))
     names = ", ".join(feature.name for feature in policy.features)
     where = f" ({', '.join(policy.files)})" if policy.files else ""
-    return Finding("policy", OK, f"forbidden: {names}{where}")
+    try:
+        locks = named_locks(policy.device_locks)
+    except TargetError as error:
+        return Finding("policy", MISSING, "names no lock", str(error))
+    held = f"; while GPUs are used {', '.join(locks)} is locked" if locks else ""
+    return Finding("policy", OK, f"forbidden: {names}{where}{held}")
 
 
 def _key() -> Finding:

@@ -1,4 +1,4 @@
-"""What `kerneltui doctor` says of GPUs: driver and toolkit, NCCL and what it can do here, profiler.
+"""What `kerneltui doctor` says of GPUs: driver and toolkit, what NCCL can do here, profiler.
 
 Nothing is set, and no kernel runs. A machine without a GPU gets a line that says so, and those of the
 toolkit, since kernels can be compiled on it.
@@ -6,7 +6,6 @@ toolkit, since kernels can be compiled on it.
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import importlib.util
 import os
@@ -15,16 +14,18 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from kerneltui.headless.doctor_libraries import (
+    cupy_finding,
+    cutlass_finding,
+    found_nccl,
+    loaded,
+    nccl_finding,
+    torch_finding,
+)
 from kerneltui.headless.finding import OFF, OK, Finding, first_line
 from kerneltui.targets.cuda import driver
 from kerneltui.targets.cuda.device import Gpus
-from kerneltui.targets.cuda.packages import (
-    Nccl,
-    find_disassembler,
-    find_nccl,
-    find_toolkit,
-    refuse_other_nccl,
-)
+from kerneltui.targets.cuda.packages import find_disassembler, find_toolkit
 from kerneltui.targets.errors import TargetError
 
 __all__ = ["gpu_findings"]
@@ -40,9 +41,15 @@ def gpu_findings() -> Iterator[Finding]:
     gpus = _gpus()
     yield gpus
     yield _nvcc(bool(_driver_cuda()))
-    yield _nccl(gpus.state == OK)
     if gpus.state != OK:
+        yield nccl_finding(None)
+        yield cutlass_finding(False)
         return
+    ranks = loaded()
+    yield torch_finding(ranks)
+    yield nccl_finding(ranks)
+    yield cupy_finding()
+    yield cutlass_finding(True)
     checks: list[Callable[[], Finding]] = [_lsa, _gin, _ncu, _nvmath]
     for check in checks:
         yield check()
@@ -88,45 +95,6 @@ def _nvcc(has_driver: bool) -> Finding:
     return Finding("nvcc", OK, text, remedy)
 
 
-def _found_nccl() -> Nccl:
-    try:
-        major = find_toolkit().major
-    except TargetError:
-        major = 13
-    return find_nccl(major)
-
-
-def _nccl(has_gpu: bool) -> Finding:
-    try:
-        nccl = _found_nccl()
-    except TargetError as error:
-        return Finding("nccl", OFF, "none that fits", str(error) if has_gpu else "")
-    text = f"headers {nccl.version}, {nccl.origin}"
-    if nccl.library is None:
-        remedy = "kernels that call NCCL do not link: install its library of the same version"
-        return Finding("nccl", OFF, f"{text}, no library", remedy)
-    code = _loaded_code(nccl.library)
-    if code is None:
-        # the library needs the driver; without a GPU there is nothing to compare
-        return Finding("nccl", OK, f"{text}, library not loaded")
-    try:
-        refuse_other_nccl(nccl, code)
-    except TargetError as error:
-        return Finding("nccl", OFF, f"{text}, another library", str(error))
-    return Finding("nccl", OK, f"{text}, library the same")
-
-
-def _loaded_code(library: Path) -> int | None:
-    """What a library says of itself; None if it cannot be loaded."""
-    code = ctypes.c_int()
-    try:
-        if ctypes.CDLL(str(library)).ncclGetVersion(ctypes.byref(code)):
-            return None
-    except (OSError, AttributeError):
-        return None
-    return code.value
-
-
 def _lsa() -> Finding:
     count = driver.device_count()
     if count < 2:
@@ -146,7 +114,7 @@ def _lsa() -> Finding:
         return Finding("lsa", OFF, f"no peer access between GPUs {pairs}", remedy)
     text = f"{count} GPUs reach each other's memory"
     try:
-        code = _found_nccl().code
+        code = found_nccl().code
     except TargetError:
         code = 0
     if code < _LSA_SINCE:
@@ -158,7 +126,7 @@ def _lsa() -> Finding:
 def _gin() -> Finding:
     adapters = sorted(path.name for path in _ADAPTERS.iterdir()) if _ADAPTERS.is_dir() else []
     try:
-        code = _found_nccl().code
+        code = found_nccl().code
     except TargetError:
         code = 0
     if code < _GIN_SINCE:

@@ -56,7 +56,7 @@ class FakeNvml:
     def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> tuple[int, int]:
         return 9, 0
 
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle: int) -> int:
+    def nvmlDeviceGetPowerManagementLimit(self, handle: int) -> int:
         return self.power_w[handle] * 1000
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:

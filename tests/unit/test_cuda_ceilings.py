@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_nvml import FakeNvml
 
+from kerneltui.targets.cuda import ceilings as module
+from kerneltui.targets.cuda import packages
 from kerneltui.targets.cuda.ceilings import (
     best_of,
     read_ceilings,
     stored_ceilings,
     write_ceilings,
 )
+from kerneltui.targets.cuda.device import Gpus
 
 RATES = [
     {
@@ -36,7 +41,8 @@ RATES = [
 def place(folder: Path, driver: str = "580.1") -> Any:
     device = SimpleNamespace(items=lambda: {"gpu 0": "H200", "driver": driver}.items())
     described = SimpleNamespace(items=lambda: dict(device.items()))
-    return SimpleNamespace(cache=folder, gpus=SimpleNamespace(describe=lambda index: described))
+    gpus = SimpleNamespace(describe=lambda index: described, identity=lambda index: {})
+    return SimpleNamespace(cache=folder, gpus=gpus)
 
 
 def test_each_rate_is_the_best_of_all_ranks() -> None:
@@ -89,3 +95,60 @@ def test_another_driver_dtype_or_number_of_ranks_is_another_file(tmp_path: Path)
         stored_ceilings(place(tmp_path, driver="590"), 2, "bfloat16").name,
     }
     assert len(names) == 4
+
+
+def test_hosts_that_look_alike_have_files_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = FakeNvml(3)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    libraries = {"torch": "2.11.0", "cuBLAS": "13.1.0.3"}
+    monkeypatch.setattr(module, "math_libraries", lambda: libraries)
+
+    def name(ranks: int = 2) -> str:
+        return stored_ceilings(SimpleNamespace(cache=tmp_path, gpus=Gpus()), ranks, "bfloat16").name
+
+    first = name()
+    assert name() == first
+    nvml.uuids[2] = "GPU-of-nobody"  # no rank is on it
+    assert name() == first
+    names = {first}
+    nvml.uuids[1] = "GPU-of-another-host"
+    names.add(name())
+    nvml.power_w[0] = 500
+    names.add(name())
+    libraries["torch"] = "2.12.0"
+    names.add(name())
+    libraries["cuBLAS"] = "13.2.0.9"
+    names.add(name())
+    assert len(names) == 5
+
+
+def test_a_gpu_without_a_limit_of_power_is_known_by_its_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml = FakeNvml(1)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert Gpus().identity(0) == {"uuid": "GPU-0000", "power limit": "700 W"}
+
+    def refused(handle: int) -> int:
+        raise nvml.NVMLError("Not Supported")
+
+    nvml.nvmlDeviceGetPowerManagementLimit = refused
+    assert Gpus().identity(0) == {"uuid": "GPU-0000", "power limit": "unknown"}
+
+
+def test_the_libraries_that_are_measured_with_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    versions = {"torch": "2.11.0", "nvidia-cublas": "13.1.0.3"}
+    monkeypatch.setattr(packages, "_version_of", versions.get)
+    assert packages.math_libraries() == {"torch": "2.11.0", "cuBLAS": "13.1.0.3"}
+    del versions["nvidia-cublas"]
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "lib64" / "libcublas.so.13.0.2.14").touch()
+    toolkit = packages.CudaToolkit(tmp_path / "bin" / "nvcc", tmp_path, "13.0.88")
+    monkeypatch.setattr(packages, "find_toolkit", lambda: toolkit)
+    assert packages.math_libraries()["cuBLAS"] == "libcublas.so.13.0.2.14"

@@ -140,6 +140,17 @@ def test_the_user_may_only_forbid(tmp_path: Path) -> None:
     assert policy.check_source("setenv(a, b, 1);")
 
 
+def test_locks_of_machine_and_user_add_up_and_change_no_build(tmp_path: Path) -> None:
+    file = tmp_path / "etc.toml"
+    file.write_text('version = 1\ndevice_lock = "/var/lock/gpu{gpu}.lock"\n')
+    policy = load_policy(tmp_path, file)
+    assert policy.device_locks == ("/var/lock/gpu{gpu}.lock",)
+    (tmp_path / "machine.toml").write_text('version = 1\ndevice_lock = "/home/me/lock"\n')
+    policy = load_policy(tmp_path, file)
+    assert policy.device_locks == ("/var/lock/gpu{gpu}.lock", "/home/me/lock")
+    assert policy.digest == DEFAULT_POLICY.digest
+
+
 @pytest.mark.parametrize(
     ("text", "match"),
     [
@@ -149,6 +160,8 @@ def test_the_user_may_only_forbid(tmp_path: Path) -> None:
         ("version = 1\ncolour = 3", "colour"),
         ("version = 1\n[forbid.x]\nidentifiers = []", "reason"),
         ('version = 1\n[environment]\nNCCL_NVLS_ENABLE = "1"', "NCCL_NVLS_ENABLE"),
+        ('version = 1\ndevice_lock = "gpu.lock"', "no absolute path"),
+        ("version = 1\ndevice_lock = true", "device_lock"),
         ("version =", "cannot be read"),
     ],
 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kerneltui.headless import doctor
-from kerneltui.headless.finding import OFF, OK
+from kerneltui.headless.finding import MISSING, OFF, OK
+from kerneltui.targets.device_lock import DEVICE_LOCK
 
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
@@ -21,3 +24,14 @@ def test_a_key_or_a_token_is_what_agents_take(monkeypatch: pytest.MonkeyPatch, n
     found = doctor._key()
     assert found.state == OK
     assert name in found.text and "not-a-real-one" not in found.text
+
+
+def test_the_locks_of_the_site_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(doctor, "config_folder", lambda: tmp_path)
+    monkeypatch.delenv(DEVICE_LOCK, raising=False)
+    assert "locked" not in doctor._policy().text
+    (tmp_path / "machine.toml").write_text('version = 1\ndevice_lock = "/var/lock/gpu.lock"\n')
+    assert doctor._policy().text.endswith("while GPUs are used /var/lock/gpu.lock is locked")
+    monkeypatch.setenv(DEVICE_LOCK, "gpu.lock")
+    found = doctor._policy()
+    assert found.state == MISSING and "no absolute path" in found.remedy

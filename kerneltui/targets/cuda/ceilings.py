@@ -1,4 +1,4 @@
-"""Measured rates of GPUs, kept from run to run: they are a property of the device and its driver.
+"""Measured rates of GPUs, kept from run to run for the same devices, limits of power and libraries.
 
 Peak is the best vendor product with a margin, the floor below which a time is not believed.
 """
@@ -15,10 +15,11 @@ from typing import Any, Protocol
 
 from kerneltui.model.limit import Ceilings
 from kerneltui.targets.cuda.device import Gpus
+from kerneltui.targets.cuda.packages import math_libraries
 
 __all__ = ["best_of", "read_ceilings", "stored_ceilings", "write_ceilings"]
 
-_FORMAT = 2
+_FORMAT = 3
 _PEAK_MARGIN = 1.15  # a clock may be higher for a moment than while the rate was measured
 _LATENCY_NS = 2_000.0  # where there is no peer to measure it with
 
@@ -31,9 +32,16 @@ class _Place(Protocol):
 
 
 def stored_ceilings(place: _Place, ranks: int, dtype: str) -> Path:
-    """The file in which the rates of these GPUs are kept."""
-    devices = [dict(place.gpus.describe(index).items()) for index in range(ranks)]
-    text = json.dumps([_FORMAT, devices, ranks, dtype], sort_keys=True)
+    """The file in which the rates of these GPUs are kept.
+
+    Hosts of one kind differ: in the GPUs themselves, in what power they are allowed, and in the libraries
+    whose products are the measure.
+    """
+    devices = [
+        {**dict(place.gpus.describe(index).items()), **place.gpus.identity(index)}
+        for index in range(ranks)
+    ]
+    text = json.dumps([_FORMAT, devices, dict(math_libraries()), ranks, dtype], sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()[:32]
     return place.cache / "ceilings" / f"{key}.json"
 

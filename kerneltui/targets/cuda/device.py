@@ -137,6 +137,15 @@ class Gpus:
             driver=self.driver,
         )
 
+    def identity(self, index: int) -> dict[str, str]:
+        """What tells a GPU from others of its model: its id, and the power that it is allowed."""
+        handle = self._handles[index]
+        try:
+            limit = f"{int(self._nvml.nvmlDeviceGetPowerManagementLimit(handle)) / 1e3:g} W"
+        except self._nvml.NVMLError:
+            limit = "unknown"  # a virtual GPU has none
+        return {"uuid": str(self._nvml.nvmlDeviceGetUUID(handle)), "power limit": limit}
+
     @property
     def numbers(self) -> tuple[int, ...]:
         """The numbers of these GPUs among all of the machine, as nvidia-smi counts them."""

@@ -26,6 +26,7 @@ __all__ = [
     "find_nccl",
     "find_toolkit",
     "installed_nccl",
+    "math_libraries",
     "refuse_other_nccl",
 ]
 
@@ -34,6 +35,7 @@ _TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)
 _NCCL_CODE = re.compile(r"^\s*#\s*define\s+NCCL_VERSION_CODE\s+(\d+)", re.MULTILINE)
 _CUTLASS_PART = re.compile(r"^\s*#\s*define\s+CUTLASS_(MAJOR|MINOR|PATCH)\s+(\d+)", re.MULTILINE)
 _NCCL_PACKAGES = {13: "nvidia-nccl-cu13", 12: "nvidia-nccl-cu12"}
+_CUBLAS_PACKAGES = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12")
 _SYSTEM_INCLUDES = (Path("/usr/include"), Path("/usr/local/include"))
 
 
@@ -151,6 +153,25 @@ def find_nccl(cuda_major: int, home: Path | None = None) -> Nccl:
     raise TargetError(
         f"no NCCL headers for CUDA {cuda_major}: pip install nvidia-nccl-cu{cuda_major}, or set NCCL_HOME"
     )
+
+
+def math_libraries() -> dict[str, str]:
+    """Versions of torch and cuBLAS, in whose products GPUs are measured."""
+    cublas = next((v for name in _CUBLAS_PACKAGES if (v := _version_of(name))), None)
+    return {
+        "torch": _version_of("torch") or "unknown",
+        "cuBLAS": cublas or _system_cublas() or "unknown",
+    }
+
+
+def _system_cublas() -> str | None:
+    """The full names of cuBLAS where it belongs to a toolkit; their ends are versions."""
+    try:
+        root = find_toolkit().root
+    except TargetError:
+        return None
+    files = [*root.glob("lib64/libcublas.so.*.*"), *root.glob("targets/*/lib/libcublas.so.*.*")]
+    return ", ".join(sorted({file.name for file in files})) or None
 
 
 def refuse_other_nccl(header: Nccl, loaded_code: int) -> None:
