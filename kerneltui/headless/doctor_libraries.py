@@ -24,7 +24,15 @@ from kerneltui.targets.cuda.packages import (
 from kerneltui.targets.environment import child_environment
 from kerneltui.targets.errors import TargetError
 
-__all__ = ["Loaded", "cupy_finding", "cutlass_finding", "found_nccl", "loaded", "nccl_finding", "torch_finding"]
+__all__ = [
+    "Loaded",
+    "cupy_finding",
+    "cutlass_finding",
+    "found_nccl",
+    "loaded",
+    "nccl_finding",
+    "torch_finding",
+]
 
 _LIMIT_S = 180.0  # importing torch from a cold disk
 _MODULE = "kerneltui.evaluation.worker_versions"

@@ -106,8 +106,9 @@ def test_hosts_that_look_alike_have_files_of_their_own(
     libraries = {"torch": "2.11.0", "cuBLAS": "13.1.0.3"}
     monkeypatch.setattr(module, "math_libraries", lambda: libraries)
 
-    def name(ranks: int = 2) -> str:
-        return stored_ceilings(SimpleNamespace(cache=tmp_path, gpus=Gpus()), ranks, "bfloat16").name
+    def name() -> str:
+        made: Any = SimpleNamespace(cache=tmp_path, gpus=Gpus())
+        return stored_ceilings(made, 2, "bfloat16").name
 
     first = name()
     assert name() == first
