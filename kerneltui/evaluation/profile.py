@@ -34,8 +34,8 @@ __all__ = ["profile", "profiled_shape"]
 
 _LIMIT_S = 240.0
 _LOOK_S = 0.5
-# Where the user keeps what forbids features, and the choice of GPUs.
-_KEPT = ("HOME", "XDG_CONFIG_HOME", VISIBLE)
+# Where the user keeps what forbids features, the locks of this machine, and the choice of GPUs.
+_KEPT = ("HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", VISIBLE)
 _MODULE = "kerneltui.evaluation.worker_profile"
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from kerneltui.headless.finding import OFF, OK, Finding
-from kerneltui.targets.cuda.device import device_environment
 from kerneltui.targets.cuda.packages import (
     CudaToolkit,
     Nccl,
@@ -74,7 +73,7 @@ def loaded() -> Loaded:
             errors="replace",
             timeout=_LIMIT_S,
             check=False,
-            env=child_environment(device_environment()),
+            env=child_environment({}),  # no device is touched
         )
     except (OSError, subprocess.SubprocessError) as error:
         return Loaded(problem=f"torch was not imported: {error}")
