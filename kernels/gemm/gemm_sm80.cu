@@ -1,5 +1,5 @@
-/* gemm_sm80.cu - C = A B, row major, bf16 in and out, sums in fp32, for GPUs without TMA and WGMMA (A100) and
- * as the seed for those that have them: cp.async, ldmatrix, mma.sync.
+/* gemm_sm80.cu - C = A B, row major, fp16 or bf16 in and out, sums in fp32, for GPUs without TMA and WGMMA
+ * (A100) and as the seed for those that have them: cp.async, ldmatrix, mma.sync.
  *
  * A CTA of four warps multiplies one tile, 128 x 128 or, for products of few tiles, 64 x 64, over one range of
  * K. If K is shared out, the CTAs of a tile write their sums to scratch, and the one that comes last adds
@@ -7,7 +7,6 @@
  *
  * Rows that do not begin on 16 bytes (N or K no multiple of 8) are read element by element.
  */
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <kerneltui/kernel.h>
 
@@ -37,13 +36,29 @@
 
 namespace {
 
+/* The element type, of which there is one in a build: its bits, and its name for the machine and for people.
+ * CUDA's headers of such types take a second to compile. */
+using element = uint16_t;
+#if KT_ELEMENT == KT_ELEMENT_FLOAT16
+#define ELEMENT_PTX "f16"
+#define ELEMENT_NAME "float16"
+constexpr kt_dtype element_dtype = KT_FLOAT16;
+#elif KT_ELEMENT == KT_ELEMENT_BFLOAT16 || KT_ELEMENT == KT_ELEMENT_UNKNOWN
+#define ELEMENT_PTX "bf16"
+#define ELEMENT_NAME "bfloat16"
+constexpr kt_dtype element_dtype = KT_BFLOAT16;
+#else
+#error "this kernel multiplies float16 or bfloat16"
+#endif
+#define PRODUCT_PTX "f32." ELEMENT_PTX "." ELEMENT_PTX
+
 constexpr int tile_k = 32;
 constexpr int stages = STAGES;
 constexpr int threads = 128;
 
 struct Params {
-    const __nv_bfloat16 *a, *b;
-    __nv_bfloat16 *c;
+    const element *a, *b;
+    element *c;
     float4 *sums;       /* scratch, if parts > 1 */
     unsigned *counters; /* of every tile: CTAs that have written their sums */
     int m, n, k;
@@ -80,10 +95,16 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint3
 
 __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
+        "mma.sync.aligned.m16n8k16.row.col." PRODUCT_PTX ".f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+    uint32_t both;
+    asm("cvt.rn." ELEMENT_PTX "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
 }
 
 template <int tile_size, int most_ctas>
@@ -115,7 +136,7 @@ __device__ __forceinline__ void load_stage(const Params &p, uint32_t stage, int 
         const int item = i * threads + thread;
         const int r = item / 4, chunk = item % 4;
         const bool valid = row + r < p.m && k + chunk * 8 < p.k;
-        const __nv_bfloat16 *source = p.a + (valid ? int64_t(row + r) * p.k + k + chunk * 8 : 0);
+        const element *source = p.a + (valid ? int64_t(row + r) * p.k + k + chunk * 8 : 0);
         copy_async(stage + a_offset(r, chunk), source, valid);
     }
 #pragma unroll
@@ -123,7 +144,7 @@ __device__ __forceinline__ void load_stage(const Params &p, uint32_t stage, int 
         const int item = i * threads + thread;
         const int r = item / chunks, chunk = item % chunks;
         const bool valid = k + r < p.k && column + chunk * 8 < p.n;
-        const __nv_bfloat16 *source = p.b + (valid ? int64_t(k + r) * p.n + column + chunk * 8 : 0);
+        const element *source = p.b + (valid ? int64_t(k + r) * p.n + column + chunk * 8 : 0);
         copy_async(stage + T::a_bytes + wide_offset<T>(r, chunk), source, valid);
     }
 }
@@ -185,8 +206,7 @@ __device__ __forceinline__ void store_tile(const Params &p, char *raw, int row, 
             for (int h = 0; h < 2; ++h) {
                 const int r = warp_row + i * 16 + h * 8 + lane / 4;
                 const uint32_t offset = wide_offset<T>(r, warp_column / 8 + j) + uint32_t(lane % 4 * 4);
-                *reinterpret_cast<__nv_bfloat162 *>(raw + offset) =
-                    __floats2bfloat162_rn(d[i][j][h * 2], d[i][j][h * 2 + 1]);
+                *reinterpret_cast<uint32_t *>(raw + offset) = pack(d[i][j][h * 2], d[i][j][h * 2 + 1]);
             }
     __syncthreads();
     constexpr int chunks = T::size / 8;
@@ -255,8 +275,8 @@ __global__ void __launch_bounds__(threads, T::ctas_of_sm) tile_kernel(const __gr
 /* ---- Rows that do not begin on 16 bytes. ---------------------------------------------------------- */
 
 struct PlainParams {
-    const __nv_bfloat16 *a, *b;
-    __nv_bfloat16 *c;
+    const element *a, *b;
+    element *c;
     int m, n, k;
 };
 
@@ -265,12 +285,12 @@ constexpr int plain_a_pitch = plain_k + 8, plain_b_pitch = plain_tile + 8; /* no
 
 /* 64 x 64 of C; a warp has 32 x 32. */
 __global__ void __launch_bounds__(plain_threads, 4) plain_kernel(const __grid_constant__ PlainParams p) {
-    __shared__ __align__(16) __nv_bfloat16 a[plain_tile * plain_a_pitch];
-    __shared__ __align__(16) __nv_bfloat16 b[plain_k * plain_b_pitch];
+    __shared__ __align__(16) element a[plain_tile * plain_a_pitch];
+    __shared__ __align__(16) element b[plain_k * plain_b_pitch];
     constexpr int count = plain_tile * plain_k / plain_threads;
     const int thread = int(threadIdx.x), lane = thread % 32, warp = thread / 32;
     const int row = int(blockIdx.x) * plain_tile, column = int(blockIdx.y) * plain_tile;
-    const __nv_bfloat16 zero = __float2bfloat16(0.0f);
+    const element zero = 0;
     float d[2][4][4] = {};
     for (int k = 0; k < p.k; k += plain_k) {
         __syncthreads();
@@ -306,7 +326,7 @@ __global__ void __launch_bounds__(plain_threads, 4) plain_kernel(const __grid_co
 #pragma unroll
                 for (int j = 0; j < 4; ++j)
                     asm volatile(
-                        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                        "mma.sync.aligned.m16n8k16.row.col." PRODUCT_PTX ".f32 {%0, %1, %2, %3}, "
                         "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                         : "+f"(d[i][j][0]), "+f"(d[i][j][1]), "+f"(d[i][j][2]), "+f"(d[i][j][3])
                         : "r"(x[i][0]), "r"(x[i][1]), "r"(x[i][2]), "r"(x[i][3]),
@@ -321,7 +341,7 @@ __global__ void __launch_bounds__(plain_threads, 4) plain_kernel(const __grid_co
             for (int e = 0; e < 4; ++e) {
                 const int r = row + warp / 2 * 32 + i * 16 + e / 2 * 8 + lane / 4;
                 const int c = column + warp % 2 * 32 + j * 8 + lane % 4 * 2 + e % 2;
-                if (r < p.m && c < p.n) p.c[int64_t(r) * p.n + c] = __float2bfloat16(d[i][j][e]);
+                if (r < p.m && c < p.n) p.c[int64_t(r) * p.n + c] = element(pack(d[i][j][e], 0.0f));
             }
 }
 
@@ -395,11 +415,11 @@ int fill_params(State &s, int64_t m, int64_t n, int64_t k) {
         const kt_tensor *b = kt_find(&ctx->buffers[i], "B");
         const kt_tensor *c = kt_find(&ctx->buffers[i], "C");
         if (!a || !b || !c) return fail(ctx, "gemm needs A, B and C");
-        if (c->dtype != KT_BFLOAT16) return fail(ctx, "this kernel multiplies bfloat16");
+        if (c->dtype != element_dtype) return fail(ctx, "this build multiplies " ELEMENT_NAME);
         Params p{};
-        p.a = static_cast<const __nv_bfloat16 *>(a->local);
-        p.b = static_cast<const __nv_bfloat16 *>(b->local);
-        p.c = static_cast<__nv_bfloat16 *>(c->local);
+        p.a = static_cast<const element *>(a->local);
+        p.b = static_cast<const element *>(b->local);
+        p.c = static_cast<element *>(c->local);
         p.counters = static_cast<unsigned *>(ctx->scratch);
         if (s.choice.parts > 1)
             p.sums = reinterpret_cast<float4 *>(static_cast<char *>(ctx->scratch) + counter_bytes);

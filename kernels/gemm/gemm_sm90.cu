@@ -1,4 +1,4 @@
-/* gemm_sm90.cu - C = A B, row major, bf16 in and out, sums in fp32: TMA and WGMMA.
+/* gemm_sm90.cu - C = A B, row major, fp16 or bf16 in and out, sums in fp32: TMA and WGMMA.
  *
  * Two kernels and one that is plain, chosen when a shape is set up (`choose`):
  *
@@ -78,7 +78,23 @@
 
 namespace {
 
-using bfloat16 = uint16_t; /* its bits; the header of CUDA takes a second to compile */
+/* The element type, of which there is one in a build: its bits, and its name for the machine and for people.
+ * CUDA's headers of such types take a second to compile. */
+using element = uint16_t;
+#if KT_ELEMENT == KT_ELEMENT_FLOAT16
+#define ELEMENT_PTX "f16"
+#define ELEMENT_NAME "float16"
+constexpr kt_dtype element_dtype = KT_FLOAT16;
+constexpr CUtensorMapDataType element_map = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+#elif KT_ELEMENT == KT_ELEMENT_BFLOAT16 || KT_ELEMENT == KT_ELEMENT_UNKNOWN
+#define ELEMENT_PTX "bf16"
+#define ELEMENT_NAME "bfloat16"
+constexpr kt_dtype element_dtype = KT_BFLOAT16;
+constexpr CUtensorMapDataType element_map = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+#else
+#error "this kernel multiplies float16 or bfloat16"
+#endif
+#define PRODUCT_PTX "f32." ELEMENT_PTX "." ELEMENT_PTX
 
 constexpr int tile_k = 64; /* 128 bytes: one swizzle row */
 constexpr int box = 64;
@@ -225,7 +241,7 @@ __device__ __forceinline__ void wgmma_wait() {
 __device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
     asm volatile(
         "{ .reg .pred p; setp.ne.b32 p, %34, 0; "
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "wgmma.mma_async.sync.aligned.m64n64k16." PRODUCT_PTX " "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
         "%32, %33, p, 1, 1, 0, 1; }"
@@ -240,7 +256,7 @@ __device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b, in
 __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
     asm volatile(
         "{ .reg .pred p; setp.ne.b32 p, %66, 0; "
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "wgmma.mma_async.sync.aligned.m64n128k16." PRODUCT_PTX " "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -261,7 +277,7 @@ __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, in
 [[maybe_unused]] __device__ __forceinline__ void wgmma(float (&d)[96], uint64_t a, uint64_t b, int accumulate) {
     asm volatile(
         "{ .reg .pred p; setp.ne.b32 p, %98, 0; "
-        "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 "
+        "wgmma.mma_async.sync.aligned.m64n192k16." PRODUCT_PTX " "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -289,7 +305,7 @@ __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, in
 __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, int accumulate) {
     asm volatile(
         "{ .reg .pred p; setp.ne.b32 p, %130, 0; "
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+        "wgmma.mma_async.sync.aligned.m64n256k16." PRODUCT_PTX " "
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -324,7 +340,7 @@ __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, i
 
 __device__ __forceinline__ uint32_t pack(float low, float high) {
     uint32_t both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    asm("cvt.rn." ELEMENT_PTX "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
 }
 
@@ -712,7 +728,7 @@ __global__ void __launch_bounds__(Wide::threads, 1) wide_kernel(const __grid_con
 
 struct SplitParams {
     CUtensorMap a, b, c_map;
-    bfloat16 *c;
+    element *c;
     float4 *sums;       /* scratch, if parts > 1 */
     unsigned *counters; /* of every tile and slice: clusters that have written their sums */
     int m, n, k_tiles;
@@ -767,7 +783,7 @@ __device__ __forceinline__ void store_piece(const SplitParams &p, int tile_row, 
     const int row = tile_row + int(threadIdx.x) / 32 * 16 + lane / 4;
     const int column = tile_column + j * 8 + lane % 4 * 2;
     if (column >= p.n) return;
-    bfloat16 *const at = p.c + int64_t(row) * p.n + column;
+    element *const at = p.c + int64_t(row) * p.n + column;
     if (row < p.m) *reinterpret_cast<uint32_t *>(at) = pack(v.x, v.y);
     if (row + 8 < p.m) *reinterpret_cast<uint32_t *>(at + int64_t(8) * p.n) = pack(v.z, v.w);
 }
@@ -914,8 +930,8 @@ __global__ void __launch_bounds__(T::threads, T::ctas_of_sm)
 /* ---- Rows that do not begin on 16 bytes. ---------------------------------------------------------- */
 
 struct PlainParams {
-    const bfloat16 *a, *b;
-    bfloat16 *c;
+    const element *a, *b;
+    element *c;
     int m, n, k;
 };
 
@@ -924,12 +940,12 @@ constexpr int plain_a_pitch = plain_k + 8, plain_b_pitch = plain_tile + 8; /* no
 
 /* 64 x 64 of C; a warp has 32 x 32. */
 __global__ void __launch_bounds__(plain_threads, 4) plain_kernel(const __grid_constant__ PlainParams p) {
-    __shared__ __align__(16) bfloat16 a[plain_tile * plain_a_pitch];
-    __shared__ __align__(16) bfloat16 b[plain_k * plain_b_pitch];
+    __shared__ __align__(16) element a[plain_tile * plain_a_pitch];
+    __shared__ __align__(16) element b[plain_k * plain_b_pitch];
     constexpr int count = plain_tile * plain_k / plain_threads;
     const int thread = int(threadIdx.x), lane = thread % 32, warp = thread / 32;
     const int row = int(blockIdx.x) * plain_tile, column = int(blockIdx.y) * plain_tile;
-    const bfloat16 zero = 0;
+    const element zero = 0;
     float d[2][4][4] = {};
     for (int k = 0; k < p.k; k += plain_k) {
         __syncthreads();
@@ -965,7 +981,7 @@ __global__ void __launch_bounds__(plain_threads, 4) plain_kernel(const __grid_co
 #pragma unroll
                 for (int j = 0; j < 4; ++j)
                     asm volatile(
-                        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                        "mma.sync.aligned.m16n8k16.row.col." PRODUCT_PTX ".f32 {%0, %1, %2, %3}, "
                         "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                         : "+f"(d[i][j][0]), "+f"(d[i][j][1]), "+f"(d[i][j][2]), "+f"(d[i][j][3])
                         : "r"(x[i][0]), "r"(x[i][1]), "r"(x[i][2]), "r"(x[i][3]),
@@ -980,7 +996,7 @@ __global__ void __launch_bounds__(plain_threads, 4) plain_kernel(const __grid_co
             for (int e = 0; e < 4; ++e) {
                 const int r = row + warp / 2 * 32 + i * 16 + e / 2 * 8 + lane / 4;
                 const int c = column + warp % 2 * 32 + j * 8 + lane % 4 * 2 + e % 2;
-                if (r < p.m && c < p.n) p.c[int64_t(r) * p.n + c] = bfloat16(pack(d[i][j][e], 0.0f));
+                if (r < p.m && c < p.n) p.c[int64_t(r) * p.n + c] = element(pack(d[i][j][e], 0.0f));
             }
 }
 
@@ -1230,8 +1246,8 @@ int encode(EncodeFunction function, const kt_context *ctx, CUtensorMap *map, voi
     const cuuint64_t stride[1] = {cuuint64_t(columns) * 2};
     const cuuint32_t extent[2] = {cuuint32_t(box_columns), cuuint32_t(box_rows)};
     const cuuint32_t steps[2] = {1, 1};
-    const CUresult result = function(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, base, size, stride, extent,
-                                     steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+    const CUresult result = function(map, element_map, 2, base, size, stride, extent, steps,
+                                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result == CUDA_SUCCESS) return 0;
     char text[128];
@@ -1281,7 +1297,7 @@ int prepare_wide(State &s, EncodeFunction function, const kt_tensor *a, const kt
 int prepare_split(State &s, EncodeFunction function, const kt_tensor *a, const kt_tensor *b,
                   const kt_tensor *c) {
     SplitParams p{};
-    p.c = static_cast<bfloat16 *>(c->local);
+    p.c = static_cast<element *>(c->local);
     p.counters = static_cast<unsigned *>(s.ctx->scratch);
     if (s.choice.parts > 1)
         p.sums = reinterpret_cast<float4 *>(static_cast<char *>(s.ctx->scratch) + counter_bytes);
@@ -1345,11 +1361,11 @@ int prepare(State &s) {
         const kt_tensor *b = kt_find(&ctx->buffers[i], "B");
         const kt_tensor *c = kt_find(&ctx->buffers[i], "C");
         if (!a || !b || !c) return fail(ctx, "gemm needs A, B and C");
-        if (c->dtype != KT_BFLOAT16) return fail(ctx, "this kernel multiplies bfloat16");
+        if (c->dtype != element_dtype) return fail(ctx, "this build multiplies " ELEMENT_NAME);
         if (!aligned)
-            s.plain.push_back(PlainParams{static_cast<const bfloat16 *>(a->local),
-                                          static_cast<const bfloat16 *>(b->local),
-                                          static_cast<bfloat16 *>(c->local), int(s.m), int(s.n),
+            s.plain.push_back(PlainParams{static_cast<const element *>(a->local),
+                                          static_cast<const element *>(b->local),
+                                          static_cast<element *>(c->local), int(s.m), int(s.n),
                                           int(s.k)});
         else if (s.choice.tile == 1 ? prepare_wide(s, function, a, b, c) : prepare_split(s, function, a, b, c))
             return 1;

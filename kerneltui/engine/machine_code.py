@@ -15,6 +15,7 @@ from kerneltui.engine.errors import Refused
 from kerneltui.engine.notes import note_part
 from kerneltui.model.errors import UserError
 from kerneltui.model.kernel import Language, parse_kernel
+from kerneltui.model.workload import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from kerneltui.engine.recorder import Recorder
@@ -28,13 +29,17 @@ _ARCH = re.compile(r"sm_\d+[af]?")
 
 @dataclass(frozen=True, slots=True)
 class CodeQuestion:
-    """Two sources to compare, and what to compile them for; no parent is an empty text."""
+    """Two sources to compare, and what to compile them for; no parent is an empty text.
+
+    `element` is the dtype that they were built for; nothing where a session does not say so.
+    """
 
     file: str
     arch: str
     parent: str
     parent_source: str
     source: str
+    element: str = ""
 
 
 def question(recorder: Recorder, candidate: str) -> CodeQuestion:
@@ -56,8 +61,14 @@ def question(recorder: Recorder, candidate: str) -> CodeQuestion:
             raise Refused(f"{candidate} has no report of the compiler, so its GPU is not known")
         arch = found[0]
     parent = known.parents[0] if known.parents else ""
+    element = note_part(recorder, candidate, "build").get("element")
     return CodeQuestion(
-        file, arch, parent, recorder.source(parent) if parent else "", recorder.source(candidate)
+        file,
+        arch,
+        parent,
+        recorder.source(parent) if parent else "",
+        recorder.source(candidate),
+        element if isinstance(element, str) and element in DTYPE_BYTES else "",
     )
 
 
@@ -74,7 +85,7 @@ def difference(asked: CodeQuestion) -> dict[str, Any]:
         Refused: It cannot be made on this machine; the text says why.
     """
     # The compiler's side is needed by this question alone.
-    from kerneltui.evaluation.stand import kernel_text
+    from kerneltui.evaluation.stand import element_define, kernel_text
     from kerneltui.targets.cuda.code_record import short_name
     from kerneltui.targets.cuda.codegen import demangle
     from kerneltui.targets.cuda.policy import load_policy
@@ -82,7 +93,8 @@ def difference(asked: CodeQuestion) -> dict[str, Any]:
     from kerneltui.targets.cuda.toolchain import CudaToolchain
 
     def functions(toolchain: CudaToolchain, source: str) -> dict[str, SassFunction]:
-        build = toolchain.compile(kernel_text(parse_kernel(source, asked.file)))
+        text = kernel_text(parse_kernel(source, asked.file))
+        build = toolchain.compile(text, defines=defines)
         found: dict[str, SassFunction] = {}
         for part in parse_sass(toolchain.sass(build)):
             # A template with other arguments is the one of the same name in the same place.
@@ -91,6 +103,7 @@ def difference(asked: CodeQuestion) -> dict[str, Any]:
             found[f"{stem} #{number + 1}" if number else stem] = part
         return found
 
+    defines = element_define(asked.element) if asked.element else None
     if Language.of(asked.file) is Language.PYTHON:
         raise Refused("no machine code here: a Python kernel is compiled by its ranks, in setup")
     try:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from kerneltui.evaluation.judge_client import JudgeFailure
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import EvaluationError, Interrupted, KernelFault, fault_of
-from kerneltui.evaluation.stand import COMPILE_LIMIT_S, Stand, kernel_text
+from kerneltui.evaluation.stand import COMPILE_LIMIT_S, Stand, element_define, kernel_text
 from kerneltui.evaluation.values import ValueClass
 from kerneltui.model.kernel import Kernel, Language
 from kerneltui.model.measurement import FailureKind
@@ -43,7 +43,9 @@ _SHOWN = 2
 class LaunchTracer(Protocol):
     """A toolchain that can build a kernel which says which of its launches fails."""
 
-    def compile_traced(self, source_text: str, *, limit_s: float = 120.0) -> Build:
+    def compile_traced(
+        self, source_text: str, *, defines: Mapping[str, str] | None = None, limit_s: float = 120.0
+    ) -> Build:
         """Builds it; lines on standard error begin with `[launch] `.
 
         Raises:
@@ -137,8 +139,8 @@ class _Hunt:
         if self._kernel.language is Language.PYTHON:
             return self._stand.build(self._kernel), {"blocking": True}
         assert isinstance(toolchain, LaunchTracer)
-        text = kernel_text(self._kernel)
-        return toolchain.compile_traced(text, limit_s=COMPILE_LIMIT_S), {}
+        text, defines = kernel_text(self._kernel), element_define(self._stand.workload.dtype)
+        return toolchain.compile_traced(text, defines=defines, limit_s=COMPILE_LIMIT_S), {}
 
     def _call(self, lane: Lane) -> None:
         """Some calls on fresh inputs; a fault need not be in the first."""

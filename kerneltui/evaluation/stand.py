@@ -32,7 +32,15 @@ from kerneltui.targets.notices import Notices
 from kerneltui.targets.port import Build, GroupRole, JudgePlace, Limits, Toolchain
 from kerneltui.targets.python import PythonBuilds, extension_text, is_python
 
-__all__ = ["COMPILE_LIMIT_S", "MachineTarget", "Stand", "identity_of", "kernel_text", "lint"]
+__all__ = [
+    "COMPILE_LIMIT_S",
+    "MachineTarget",
+    "Stand",
+    "element_define",
+    "identity_of",
+    "kernel_text",
+    "lint",
+]
 
 COMPILE_LIMIT_S = 120.0
 _IDENTITY = "kerneltui-source:"
@@ -226,7 +234,9 @@ class Stand:
             if kernel.language is Language.PYTHON:
                 build = self._store(text)
             else:
-                build = self.target.toolchain.compile(text, limit_s=COMPILE_LIMIT_S)
+                build = self.target.toolchain.compile(
+                    text, defines=element_define(self.workload.dtype), limit_s=COMPILE_LIMIT_S
+                )
         except CompileFailure as error:
             kind = FailureKind.OVER_LIMIT if error.timed_out else FailureKind.COMPILE_ERROR
             kind = FailureKind.REFUSED if error.refused else kind
@@ -362,6 +372,11 @@ def kernel_text(kernel: Kernel) -> str:
         'extern "C" __attribute__((used, visibility("default"))) const char kerneltui_identity[] =\n'
         f'    "{identity_of(kernel)}";\n'
     )
+
+
+def element_define(dtype: str) -> dict[str, str]:
+    """Returns the macro that tells a kernel for which element type it is built; see kernel.h."""
+    return {"KT_ELEMENT": f"KT_ELEMENT_{dtype.upper()}"}
 
 
 def lint(kernel: Kernel, target: str = "cpu") -> list[str]:

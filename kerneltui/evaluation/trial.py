@@ -190,7 +190,8 @@ class Trial:
         self._enter(Stage.COMPILE)
         self._step(Stage.COMPILE, self._kernel.file, 0, 0)
         build = self._stand.build(self._kernel)
-        self._record["build"] = {"key": build.key, "cached": build.cached, "seconds": build.seconds}
+        told = {"key": build.key, "cached": build.cached, "seconds": build.seconds}
+        self._record["build"] = {**told, "element": self._stand.workload.dtype}
         self._report(Built(round(build.seconds * 1e9), build.cached, build.log))
         code = code_record(self._stand.target.toolchain, build)
         if code is not None:

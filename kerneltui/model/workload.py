@@ -134,7 +134,8 @@ class TargetSpec:
 class Workload:
     """A validated workload definition as it is on one target, and the folder that it was read from.
 
-    `targets` has all targets; dtypes, shapes and numbers of ranks are those of `target`.
+    `targets` has all targets; dtypes, shapes and numbers of ranks are those of `target`. `kernel_folder`
+    is the name of the folder of its kernels in `kernels/`: its own, or that of a workload it shares with.
     """
 
     name: str
@@ -150,6 +151,7 @@ class Workload:
     tolerance: Tolerance
     limit: Limit
     comparison: str = "elementwise"
+    kernel_folder: str = ""
     text: str = field(default="", repr=False)
 
     def shapes_for(self, tag: str) -> tuple[Shape, ...]:
@@ -167,4 +169,4 @@ class Workload:
     @property
     def kernels(self) -> Path:
         """The folder of the library kernels of this workload."""
-        return self.root / "kernels" / self.name
+        return self.root / "kernels" / (self.kernel_folder or self.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -29,6 +30,7 @@ SCHEMA = 1
 _TAGS = ("tune", "test", "hidden", "bench")
 # Keys of a shape that mean something else, and names that expressions know beside the dimensions.
 _NOT_DIMENSIONS = ("RANKS", "BYTES", "name", "ranks", "tags", "targets")
+_FOLDER = re.compile(r"\w[\w.-]*")
 
 
 def load_workload(folder: Path, target: str | None = None) -> Workload:
@@ -91,8 +93,9 @@ def parse_workload(text: str, folder: Path, target: str | None = None) -> Worklo
     _check_single(file, "tensor", [tensor.name for tensor in tensors])
     if not any(tensor.role in (Role.OUTPUT, Role.INOUT) for tensor in tensors):
         raise DefinitionError(file, "tensor", "expected at least one with role 'output'")
+    name = folder.resolve().name
     workload = Workload(
-        name=folder.resolve().name,
+        name=name,
         folder=folder,
         target=spec.name,
         title=reader.word("title"),
@@ -105,11 +108,20 @@ def parse_workload(text: str, folder: Path, target: str | None = None) -> Worklo
         tolerance=_tolerance(reader.table("tolerance")),
         limit=_limit(reader.table("limit")),
         comparison=reader.choice("comparison", ("elementwise",), default="elementwise"),
+        kernel_folder=_kernel_folder(reader, name),
         text=text,
     )
     reader.finish()
     _check_expressions(workload, file)
     return workload
+
+
+def _kernel_folder(reader: TableReader, own: str) -> str:
+    name = reader.word("kernels", default=own)
+    if name != own and not _FOLDER.fullmatch(name):
+        what = f"expected the name of a folder in kernels/, such as gemm, found '{name}'"
+        raise reader.error("kernels", what)
+    return name
 
 
 def _check_dimensions(reader: TableReader, dimensions: tuple[str, ...]) -> None:

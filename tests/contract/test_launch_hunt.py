@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -47,9 +47,12 @@ class Tracing:
     def compile(self, *given, **named) -> Build:
         return self._plain.compile(*given, **named)
 
-    def compile_traced(self, source_text: str, *, limit_s: float = 120.0) -> Build:
+    def compile_traced(
+        self, source_text: str, *, defines: Mapping[str, str] | None = None, limit_s: float = 120.0
+    ) -> Build:
         self.traced += 1
-        return self._plain.compile(source_text, defines={"TRACED": "1"}, limit_s=limit_s)
+        names = {"TRACED": "1", **(defines or {})}
+        return self._plain.compile(source_text, defines=names, limit_s=limit_s)
 
 
 @pytest.fixture(scope="module")

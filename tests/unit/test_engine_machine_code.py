@@ -21,7 +21,7 @@ from kerneltui.model.reading import GpuReading, decode_readings
 from kerneltui.targets.cuda import toolchain
 from kerneltui.targets.errors import CompileFailure
 
-NOTE = b'{"codegen": {"arch": "sm_90a"}, "rounds": 11}'
+NOTE = b'{"build": {"element": "float16"}, "codegen": {"arch": "sm_90a"}, "rounds": 11}'
 
 
 def listing(**functions: list[str]) -> str:
@@ -39,11 +39,13 @@ class Nvcc:
 
     made: dict[str, str]
     arch = ""
+    defines: object = None
 
     def __init__(self, cache: Path, *, arch: str, policy: object) -> None:
         type(self).arch = arch
 
-    def compile(self, text: str) -> str:
+    def compile(self, text: str, *, defines: object) -> str:
+        type(self).defines = defines
         if "broken" in text:
             raise CompileFailure("kernel.cu(1): error: broken")
         return text
@@ -131,9 +133,25 @@ def recorder(
 def test_the_question_has_both_sources_and_the_gpu_of_the_note() -> None:
     found = question(recorder(parents=("c0001",)), "c0002")
     assert found == CodeQuestion(
-        "kernel.cu", "sm_90a", "c0001", "the kernel of c0001", "the kernel of c0002"
+        "kernel.cu", "sm_90a", "c0001", "the kernel of c0001", "the kernel of c0002", "float16"
     )
     assert question(recorder(), "c0002").parent == ""
+
+
+@pytest.mark.parametrize("build", ["{}", '{"element": "float17"}', '{"element": 16}', "[]"])
+def test_a_note_that_names_no_element_type_gives_none(build: str) -> None:
+    note = f'{{"build": {build}, "codegen": {{"arch": "sm_90a"}}}}'.encode()
+    assert question(recorder(note=note), "c0002").element == ""
+
+
+@pytest.mark.parametrize(
+    ("element", "defines"), [("", None), ("float16", {"KT_ELEMENT": "KT_ELEMENT_FLOAT16"})]
+)
+def test_both_are_built_for_the_element_type_of_the_session(
+    nvcc: type[Nvcc], element: str, defines: object
+) -> None:
+    difference(CodeQuestion("kernel.cu", "sm_90a", "c0001", "old", "new", element))
+    assert nvcc.defines == defines
 
 
 @pytest.mark.parametrize(

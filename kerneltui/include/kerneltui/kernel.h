@@ -40,6 +40,20 @@ typedef enum kt_dtype {
     KT_INT64 = 5
 } kt_dtype;
 
+/* The same numbers for #if, which sees no enumerators. The toolchain defines KT_ELEMENT as the dtype of the
+ * workload on its target (-DKT_ELEMENT=KT_ELEMENT_FLOAT16), so that a kernel for several types is built for
+ * one of them. Where nobody does, a kernel takes the type that it was written for. */
+#define KT_ELEMENT_UNKNOWN (-1)
+#define KT_ELEMENT_FLOAT32 0
+#define KT_ELEMENT_FLOAT64 1
+#define KT_ELEMENT_FLOAT16 2
+#define KT_ELEMENT_BFLOAT16 3
+#define KT_ELEMENT_INT32 4
+#define KT_ELEMENT_INT64 5
+#ifndef KT_ELEMENT
+#define KT_ELEMENT KT_ELEMENT_UNKNOWN
+#endif
+
 typedef enum kt_role { KT_INPUT = 0, KT_OUTPUT = 1, KT_INOUT = 2, KT_SCALE = 3 } kt_role;
 
 /* A named integer: a dimension of the workload or the value of a run-time tunable. */

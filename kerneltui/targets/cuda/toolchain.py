@@ -206,7 +206,9 @@ class CudaToolchain:
             inspect=self._inspect,
         )
 
-    def compile_traced(self, source_text: str, *, limit_s: float = 120.0) -> Build:
+    def compile_traced(
+        self, source_text: str, *, defines: Mapping[str, str] | None = None, limit_s: float = 120.0
+    ) -> Build:
         """Builds a kernel that makes its launches one at a time and says which of them fails.
 
         It says so on standard error, in lines that begin with `[launch]`. For a run after a fault, never
@@ -216,7 +218,8 @@ class CudaToolchain:
             CompileFailure: As `compile` does.
             TargetError: As `compile` does.
         """
-        return self.compile(source_text, defines=TRACED_NAMES, limit_s=limit_s, traced=True)
+        names = {**TRACED_NAMES, **(defines or {})}
+        return self.compile(source_text, defines=names, limit_s=limit_s, traced=True)
 
     def compile_many(
         self,
