@@ -1,8 +1,8 @@
 """What the references of products C = A B share. Judge only (torch).
 
-A workload whose answer is a product builds its `reference.py` on this: the scale of errors, fresh inputs
-with a known answer, answers that must be refused and answers that must pass. A is [M, K], B is [K, N]. The
-interface is described in `kerneltui.evaluation.inputs`.
+A workload whose answer is a product builds its `reference.py` on this: the oracle, the scale of errors, fresh
+inputs with a known answer, answers that must be refused and answers that must pass. A is [M, K], B is [K, N].
+The interface is described in `kerneltui.evaluation.inputs`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,21 @@ __all__ = [
     "Ranks",
     "edited",
     "everywhere",
+    "library",
+    "oracle",
     "scale",
     "variant",
 ]
+
+
+def oracle(inputs: Tensors, shape: Shape) -> dict[str, Tensor]:
+    """C = A B in float64."""
+    return {"C": inputs["A"].double() @ inputs["B"].double()}
+
+
+def library(inputs: Tensors, shape: Shape) -> dict[str, Tensor]:
+    """C = A B by the vendor GEMM."""
+    return {"C": inputs["A"] @ inputs["B"]}
 
 
 def scale(inputs: Tensors, outputs: Tensors, shape: Shape) -> dict[str, Tensor]:
@@ -98,8 +110,8 @@ def variant(inputs: Tensors, shape: Shape, seed: int) -> GemmVariant:
         rows=order,
         edited=edited,
         values=a[order, donors],
-        row_scale=power_of_two(rows, 2, source),
-        column_scale=power_of_two(b.shape[1], 2, source),
+        row_scale=power_of_two(rows, source),
+        column_scale=power_of_two(b.shape[1], source),
     )
 
 
@@ -181,6 +193,10 @@ def _half_rows(call: MutantCall) -> Ranks:
     return everywhere(call, c)
 
 
+_SHORTER = {torch.float32: 10, torch.float16: 7}
+"""Bits of mantissa of the next shorter type: TF32, bfloat16; else the longer 8-bit float, with 3."""
+
+
 def _half_accumulator(call: MutantCall) -> Ranks:
     """Sums in float16, in steps of 16 along K."""
     a, b = _operands(call)
@@ -191,8 +207,8 @@ def _half_accumulator(call: MutantCall) -> Ranks:
 
 
 def _short_mantissa(call: MutantCall) -> Ranks:
-    """Operands of the next shorter type: TF32 has 10 bits of mantissa, the longer 8-bit float 3."""
-    kept = 10 if call.inputs["A"].dtype is torch.float32 else 3
+    """Operands of the next shorter type that tensor cores multiply."""
+    kept = _SHORTER.get(call.inputs["A"].dtype, 3)
     a, b = (_shortened(values, 23 - kept) for values in _operands(call))
     return _product(call, a @ b)
 

@@ -28,6 +28,7 @@ from kerneltui.model.workload import Role, Shape, Workload
 from kerneltui.model.workload import Tensor as TensorDefinition
 
 __all__ = [
+    "SMALLEST_STEPS",
     "MutantCall",
     "Tensors",
     "Variant",
@@ -48,6 +49,12 @@ _DTYPES = {
     "int32": torch.int32,
     "int64": torch.int64,
 }
+
+
+SMALLEST_STEPS = {"float16": 2.0**-24}
+"""Distance of the smallest numbers of a type, where inputs and outputs come near to them."""
+
+_LEAST_EXPONENT = -4
 
 
 class Variant(Protocol):
@@ -106,11 +113,13 @@ def generator(seed: int, device: str = "cpu") -> torch.Generator:
     return made
 
 
-def power_of_two(count: int, spread: int, source: torch.Generator) -> Tensor:
-    """Returns `count` random factors 2^-spread to 2^spread (float32): scaling by them is exact."""
-    device = source.device
-    exponents = torch.randint(-spread, spread + 1, (count,), generator=source, device=device)
-    return torch.ldexp(torch.ones(count, device=device), exponents)
+def power_of_two(count: int, source: torch.Generator) -> Tensor:
+    """Returns `count` random factors 2^-4 to 1 (float32): inputs that were drawn scale by them exactly.
+
+    They only make smaller: a sum that fits the largest number of a short type fits it when scaled, too.
+    """
+    exponents = torch.randint(_LEAST_EXPONENT, 1, (count,), generator=source, device=source.device)
+    return torch.ldexp(torch.ones(count, device=source.device), exponents)
 
 
 def draw(
@@ -145,7 +154,7 @@ def _draw(
     else:
         made = torch.randn(extent, **drawn)
     if first and len(extent) > 1 and values is ValueClass.LARGE_ROWS:
-        factors = torch.exp2(torch.randint(0, 11, (extent[0],), **drawn).float())
+        factors = torch.exp2(torch.randint(-5, 6, (extent[0],), **drawn).float())
         made *= factors.view(-1, *[1] * (len(extent) - 1))
     if first and len(extent) > 1 and values is ValueClass.SPIKE:
         flat = made.view(-1, extent[-1])
@@ -153,4 +162,7 @@ def _draw(
         flat *= torch.randint(0, 2, (flat.shape[0], 1), **drawn) / math.sqrt(extent[-1])
         place = torch.randint(0, extent[-1], (flat.shape[0], 1), **drawn)
         flat.scatter_(1, place, 8.0)
+    step = SMALLEST_STEPS.get(tensor.dtype, 0.0) / 2.0**_LEAST_EXPONENT
+    if step:  # so that a small number keeps its digits when it is scaled
+        made = made.div_(step).round_().mul_(step)
     return made.to(torch_dtype(tensor.dtype))

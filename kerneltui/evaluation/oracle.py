@@ -14,7 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kerneltui.evaluation.inputs import MutantCall, Tensors, Variant, draw, generator, torch_dtype
+from kerneltui.evaluation.inputs import (
+    SMALLEST_STEPS,
+    MutantCall,
+    Tensors,
+    Variant,
+    draw,
+    generator,
+    torch_dtype,
+)
 from kerneltui.evaluation.judge_memory import JudgeMemory
 from kerneltui.evaluation.values import Fault, FaultKind, ValueClass
 from kerneltui.model.workload import Role, Shape, Workload
@@ -106,8 +114,9 @@ class Reference:
             value = outputs.get(tensor.name)
             if value is None or tuple(value.shape) != tensor.extent(shape):
                 raise ValueError(f"{self.path}: oracle gives no {tensor.name} of the right shape")
-            if not bool(torch.isfinite(value).all()):
-                raise ValueError(f"{self.path}: {tensor.name} is not finite at {shape.name}")
+            if not _fits(value, torch_dtype(tensor.dtype)):
+                problem = f"is not finite in {tensor.dtype} at {shape.name}, {values} inputs"
+                raise ValueError(f"{self.path}: {tensor.name} {problem}")
         scale = dict(self._scale(inputs, outputs, shape))
         library = self._library(inputs, shape)
         errors = {
@@ -192,8 +201,8 @@ class _Comparer:
         exact = base.values is ValueClass.EXACT or allowed == 0.0
         limit = 0.0 if exact else allowed
         squares = dict.fromkeys(found, 0.0)
-        half_digit = 0.5 * _EPS.get(output.dtype, 0.0)
-        short = half_digit > 0.5 * _EPS.get(self._reference.workload.accumulate, half_digit)
+        digit = _EPS.get(output.dtype, 0.0)
+        short = digit > _EPS.get(self._reference.workload.accumulate, digit)
         rounding = 0.0  # sum of squares of what rounding to the output's type may do
         width = max(1, prod(next(iter(found.values())).shape[1:]))
         device = torch.device(self._reference.device)
@@ -206,7 +215,7 @@ class _Comparer:
                 expected = expected.to(torch_dtype(output.dtype)).double()
             scale = _positive(base.scale[name][self._variant.rows_of_base(name, part)])
             if short and not exact:
-                rounding += _square(expected / scale) * half_digit**2
+                rounding += _square(self._last_digit(output, expected, part) / scale) * 0.25
             right: tuple[Tensor, float] | None = None
             for rank in [*squares]:
                 given = found[rank][local].to(device)
@@ -219,8 +228,7 @@ class _Comparer:
                 worst = float(error.max())
                 if not worst <= limit and not exact:
                     # An element far above the RMS may be off by its own last digit, however short K is.
-                    last_digit = expected.abs().div(scale).mul_(_EPS.get(output.dtype, 0.0))
-                    error.sub_(last_digit)
+                    error.sub_(self._last_digit(output, expected, part).div_(scale))
                     worst = float(error.max())
                 if worst <= limit:  # False for NaN
                     squares[rank] += square
@@ -248,6 +256,15 @@ class _Comparer:
                 )
                 self._fault(FaultKind.INACCURATE, rank, text)
 
+    def _last_digit(self, output: TensorLayout, expected: Tensor, part: slice) -> Tensor:
+        """What the last digit of each element of a right output counts, in the scale of the base."""
+        digit = expected.abs().mul_(_EPS.get(output.dtype, 0.0))
+        step = SMALLEST_STEPS.get(output.dtype)
+        if step is None:
+            return digit
+        steps = self._variant.unscaled(output.name, torch.full_like(expected, step), part)
+        return torch.maximum(digit, steps)
+
     def _report(self, error: Tensor, limit: float, part: slice, rank: int, name: str) -> None:
         """One line that names the place, the rank, and how far off it is."""
         bad = ~(error <= limit)
@@ -274,6 +291,13 @@ class _Comparer:
 def _positive(scale: Tensor) -> Tensor:
     """A row of zeros has no scale; then the error is measured in absolute terms."""
     return torch.where(scale > 0, scale, 1.0)
+
+
+def _fits(value: Tensor, kind: torch.dtype) -> bool:
+    """Whether an output can be written in its type; NaN cannot."""
+    largest = float(value.abs().max()) if value.numel() else 0.0
+    most = torch.finfo(kind).max if kind.is_floating_point else float("inf")
+    return isfinite(largest) and largest <= most
 
 
 def _rms(values: Tensor) -> float:

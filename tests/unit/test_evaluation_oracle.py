@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,18 +51,19 @@ def compared(reference: Reference, base: Base, seed: int, spoil: float = 0.0) ->
     _, right = reference.rounded(base, variant)
     output = right["C"]
     output = output + (spoil * output.double().abs().mean()).to(output.dtype)
-    dtype = {torch.bfloat16: "bfloat16", torch.float32: "float32"}[output.dtype]
+    dtype = str(output.dtype).removeprefix("torch.")
     return compare_outputs(reference, base, variant, Memory([output, output], "C", dtype), 0)  # type: ignore[arg-type]
 
 
-@pytest.fixture(scope="module")
-def reference() -> Reference:
-    return Reference(load_workload(WORKLOAD_FOLDER, "cuda"))
+@pytest.fixture(scope="module", params=["gemm_allgather", "gemm_fp16"])
+def reference(request: pytest.FixtureRequest) -> Reference:
+    """In bf16, and in fp16, whose numbers end at 65504 and at 2^-24."""
+    return Reference(load_workload(WORKLOAD_FOLDER.parent / request.param, "cuda"))
 
 
 @pytest.mark.parametrize("size", SHAPES, ids=str)
 @pytest.mark.parametrize("values", list(ValueClass))
-def test_the_right_answer_rounded_to_bf16_passes_whatever_is_drawn(
+def test_the_right_answer_in_a_short_type_passes_whatever_is_drawn(
     reference: Reference, size: tuple[int, int, int], values: ValueClass
 ) -> None:
     m, n, k = size
@@ -79,7 +82,7 @@ def test_a_finding_counts_only_what_is_wrong(reference: Reference) -> None:
     _, right = reference.rounded(base, variant)
     output = right["C"].clone()
     output[5, 6] = float("nan")
-    memory: Any = Memory([output, output], "C", "bfloat16")
+    memory: Any = Memory([output, output], "C", reference.workload.dtype)
     found = compare_outputs(reference, base, variant, memory, 0)
     assert {fault.kind for fault in found.faults} == {FaultKind.NOT_FINITE}
     assert (
@@ -92,3 +95,40 @@ def test_an_offset_of_all_elements_is_found(reference: Reference) -> None:
     shape = sized(127, 61, 89)
     base = reference.base(shape, ValueClass.NATURAL, 3)
     assert compared(reference, base, 4, spoil=0.03).faults
+
+
+@pytest.mark.parametrize("values", list(ValueClass))
+def test_a_long_sum_fits_the_type_and_so_do_its_variants(
+    reference: Reference, values: ValueClass
+) -> None:
+    shape = sized(96, 64, 16384)
+    base = reference.base(shape, values, 1)
+    assert compared(reference, base, 2).faults == []
+
+
+def test_fresh_inputs_follow_exactly_from_the_base(reference: Reference) -> None:
+    """Small numbers of fp16 would lose digits when they are made smaller."""
+    shape = sized(64, 48, 80)
+    for values in ValueClass:
+        base = reference.base(shape, values, 5)
+        variant = reference.variant(base.inputs, shape, 6)
+        inputs, _ = reference.rounded(base, variant)
+        right = reference.outputs(inputs, shape)["C"]
+        known = variant.expected("C", base.inputs, base.outputs, slice(0, 64))
+        again = variant.unscaled("C", right, slice(0, 64))
+        assert float((again - known).abs().max()) <= 1e-12 * float(known.abs().max())
+
+
+def test_inputs_whose_answer_does_not_fit_the_type_are_refused(tmp_path: Path) -> None:
+    """Not blamed on the kernel, which can only write infinity."""
+    folder = tmp_path / "large"
+    shutil.copytree(WORKLOAD_FOLDER.parent / "gemm_fp16", folder)
+    file = folder / "reference.py"
+    text = file.read_text().replace("    oracle,\n", "    oracle as product,\n")
+    file.write_text(
+        f'{text}\n\ndef oracle(inputs, shape):\n    return {{"C": 100 * product(inputs, shape)["C"]}}\n'
+    )
+    made = Reference(load_workload(folder, "cuda"))
+    made.base(sized(8, 8, 16), ValueClass.NATURAL, 1)
+    with pytest.raises(ValueError, match=r"C is not finite in float16 at 8x8x4096, uniform inputs"):
+        made.base(sized(8, 8, 4096), ValueClass.UNIFORM, 1)
