@@ -103,6 +103,17 @@ def test_the_launch_is_in_the_reason_and_all_that_was_said_in_the_log(stand: Sta
     assert (fault.stage, fault.kind) == (Stage.VERIFY, FailureKind.KERNEL_ERROR)
 
 
+def test_both_builds_are_for_the_element_type_of_the_workload(stand: Stand) -> None:
+    says = (
+        '#define WORDS(x) #x\n#define TEXT(x) WORDS(x)\ntrace_says("built for " TEXT(KT_ELEMENT));'
+    )
+    fault = explained(stand, f"{says} return 7;")
+    assert fault.reason.endswith("built for 0")
+    other = "#if KT_ELEMENT != KT_ELEMENT_FLOAT32\n#error not float32\n#endif\n"
+    assert stand.workload.dtype == "float32"
+    assert stand.build(parse_kernel(f"#include <kerneltui/kernel.h>\n{other}{HOST}", "kernel.cpp"))
+
+
 def test_a_rank_that_dies_has_said_it_before(stand: Stand) -> None:
     fault = explained(stand, 'trace_says("rank 1: launch 1 of run: spins"); abort();')
     assert fault.reason == "the device: an error; rank 1: launch 1 of run: spins"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -10,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from kerneltui.evaluation.device_lint import lint_device_code
+from kerneltui.evaluation.stand import element_define
 from kerneltui.model.expression import Value
 from kerneltui.model.kernel import Kernel, TunableKind, parse_kernel
 from kerneltui.model.workload import Workload
 from kerneltui.model.workload_file import load_workload
 from kerneltui.targets.cuda.packages import find_toolkit
 from kerneltui.targets.cuda.toolchain import CudaToolchain
-from kerneltui.targets.errors import TargetError
+from kerneltui.targets.errors import CompileFailure, TargetError
 from kerneltui.targets.locks import MachineLock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,6 +151,40 @@ def test_the_seed_builds_without_spills(arch: str, tmp_path: Path):
     build(SM80.source, tmp_path, arch)
 
 
+def products(ptx: str) -> set[str]:
+    """The types of the products and conversions in machine-level code."""
+    found = re.findall(r"wgmma\.mma_async\S*?\.(f32\.\w+\.\w+)\s", ptx)
+    found += re.findall(r"mma\.sync\S*?\.col\.(f32\.\w+\.\w+)\.f32\s", ptx)
+    return {*found, *re.findall(r"cvt\.rn\.(\w+)\.f32\s", ptx)}
+
+
+@needs_nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize(("kernel", "arch"), [(SM80, "sm_80"), (SM90, "sm_90a")], ids=["80", "90a"])
+def test_one_build_multiplies_one_element_type(kernel: Kernel, arch: str, tmp_path: Path):
+    toolchain = CudaToolchain(tmp_path / "cache", arch=arch, lock=MachineLock(tmp_path))
+    keys: set[str] = set()
+    for dtype, short in (("float16", "f16"), ("bfloat16", "bf16")):
+        made = toolchain.compile(kernel.source, defines=element_define(dtype))
+        report = toolchain.codegen(made)
+        assert all(k.spill_stores == 0 and k.spill_loads == 0 for k in report.kernels)
+        ptx = made.library.with_suffix(".ptx").read_text()
+        assert products(ptx) == {f"f32.{short}.{short}", f"{short}x2"}
+        assert ("wgmma" in ptx) is (kernel is SM90)
+        text = made.library.read_bytes()
+        assert f"this build multiplies {dtype}\0".encode() in text
+        keys.add(made.key)
+    assert len(keys) == 2, "each has a place of its own in the cache"
+
+
+@needs_nvcc
+@pytest.mark.parametrize("kernel", [SM80, SM90], ids=["sm80", "sm90"])
+def test_another_element_type_is_refused_by_its_compiler(kernel: Kernel, tmp_path: Path):
+    toolchain = CudaToolchain(tmp_path / "cache", arch="sm_90a", lock=MachineLock(tmp_path))
+    with pytest.raises(CompileFailure, match="this kernel multiplies float16 or bfloat16"):
+        toolchain.compile(kernel.source, defines=element_define("float32"))
+
+
 @needs_nvcc
 @pytest.mark.slow
 @pytest.mark.parametrize("index", range(5))
@@ -204,16 +240,18 @@ def test_the_rule_chooses_what_can_be_launched(tmp_path: Path):
     )
 
 
-def test_wrong_answers_are_refused_and_right_ones_pass():
+@pytest.mark.parametrize("name", ["gemm", "gemm_fp16"])
+def test_wrong_answers_are_refused_and_right_ones_pass(name: str):
     pytest.importorskip("torch")
     from kerneltui.evaluation.judge_client import JudgeClient
     from kerneltui.evaluation.selftest import self_test_shapes
 
     # With one rank everywhere the shape must be large enough to tell answers apart all the same.
-    assert [min(s.dimensions.values()) >= 16 for s in self_test_shapes(load_workload(FOLDER))] == [
+    folder = FOLDER.parent / name
+    assert [min(s.dimensions.values()) >= 16 for s in self_test_shapes(load_workload(folder))] == [
         True
     ]
-    client = JudgeClient(FOLDER, 1, "cuda")
+    client = JudgeClient(folder, 1, "cuda")
     client.start()
     try:
         client.wait()

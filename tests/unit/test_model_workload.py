@@ -158,6 +158,16 @@ def test_the_workload_of_the_repository():
             assert (workload.kernels / file).is_file()
 
 
+def test_a_workload_may_take_the_kernels_of_another():
+    fp16 = load_workload(ROOT / "workloads" / "gemm_fp16")
+    bf16 = load_workload(ROOT / "workloads" / "gemm")
+    assert fp16.name == "gemm_fp16" and fp16.kernels == bf16.kernels == ROOT / "kernels" / "gemm"
+    assert (fp16.dtype, bf16.dtype, fp16.accumulate) == ("float16", "bfloat16", "float32")
+    assert (fp16.shapes, fp16.targets["cuda"].baselines, fp16.tolerance, fp16.limit) == (
+        bf16.shapes, bf16.targets["cuda"].baselines, bf16.tolerance, bf16.limit,
+    )  # fmt: skip
+
+
 def test_the_workload_of_the_documentation_is_one():
     page = (ROOT / "docs" / "workload.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
@@ -226,6 +236,10 @@ def test_the_other_axis_and_no_axis(m: int, n: int, ranks: int, rank: int):
         ('["M", "N"]\ndtype', '["M", "a b"]\ndtype', "dimensions", "'a b'"),
         ('"float32"\nacc', '"float31"\nacc', "dtype", "'float31' is not one of float32, float64"),
         ('"float64"', '"a\\nb"', "accumulate", "'a b' is not one of"),
+        ('title = "Rows"', 'title = "Rows"\nkernels = 3', "kernels", "expected a text, found 3"),
+        ('title = "Rows"', 'title = "Rows"\nkernels = ""', "kernels", "a folder in kernels/, such"),
+        ('title = "Rows"', 'title = "Rows"\nkernels = ".."', "kernels", "found '..'"),
+        ('title = "Rows"', 'title = "Rows"\nkernels = "a/b"', "kernels", "found 'a/b'"),
         ("[target.cpu]", "[targets.cpu]", "target", "is missing"),
         ("ranks = 2\n", 'ranks = "two"\n', "target.cpu.ranks", "expected an integer, found 'two'"),
         ("ranks = 2\n", "ranks = 0\n", "target.cpu.ranks", "is 0, expected at least 1"),
