@@ -4,10 +4,10 @@
         kernels/gemm/gemm_sm90.cu kernels/gemm/gemm_sm90.cu@STAGES=4,C_BOXES=2
 
 Kernels are named as for `kernel_driver.py`. `--verify` compares with a product in float64 or float32, on
-normal values and exactly on 0/1 values, outputs poisoned. `--time` and `--sweep` time batches of calls in a
-CUDA graph, over buffer sets that are more than four times the L2 cache where 64 sets suffice, beside
-torch.matmul in the same form. `--sweep` tries the tunables TILE, SLICES, PARTS and SHARE of the first
-kernel. Numbers go to DIR/gemm.json.
+normal values and exactly on 0/1 values, outputs poisoned; in bfloat16, or in float16 with `--dtype`.
+`--time` and `--sweep` time batches of calls in a CUDA graph, over buffer sets that are more than four times
+the L2 cache where 64 sets suffice, beside torch.matmul in the same form. `--sweep` tries the tunables TILE,
+SLICES, PARTS and SHARE of the first kernel. Numbers go to DIR/gemm.json.
 """
 
 from __future__ import annotations
@@ -66,18 +66,23 @@ TILES = {2: (64, 64), 3: (128, 64), 4: (64, 128), 5: (128, 128), 6: (128, 192), 
 _pointer = ctypes.c_void_p
 _u32, _u64, _i64 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
 FLOPS, BYTES = 790e12, 4.3e12
-"""Rates that this kind of GPU reaches, per second: bf16 products, and main memory."""
+"""Rates that this kind of GPU reaches, per second: products of bf16 or fp16, and main memory."""
+CODES = {"float16": 2, "bfloat16": 3}
+"""Element types, as kernel.h numbers them."""
+NEAR = {"float16": 5e-4, "bfloat16": 4e-3}
+"""What a right product may be off, as a share of the RMS: its last digit."""
 
 
 class Problem:
     """The buffers of one shape."""
 
-    def __init__(self, torch: Any, shape: Shape, sets: int) -> None:
+    def __init__(self, torch: Any, shape: Shape, sets: int, dtype: str) -> None:
         """Makes `sets` sets of A, B and C, of normal values."""
-        self.torch, self.shape, self.sets = torch, shape, sets
+        self.torch, self.shape, self.sets, self.dtype = torch, shape, sets, dtype
         m, n, k = shape
         make = lambda rows, columns: [  # noqa: E731
-            torch.empty(rows, columns, device="cuda", dtype=torch.bfloat16) for _ in range(sets)
+            torch.empty(rows, columns, device="cuda", dtype=getattr(torch, dtype))
+            for _ in range(sets)
         ]
         self.a, self.b, self.c = make(m, k), make(k, n), make(m, n)
         self.fill(False)
@@ -93,12 +98,13 @@ class Problem:
     def _named(self) -> list[tuple[bytes, int, list[Any]]]:
         return [(b"A", 0, self.a), (b"B", 0, self.b), (b"C", 1, self.c)]
 
-    @staticmethod
-    def _tensor(name: bytes, role: int, tensor: Any) -> Tensor:
+    def _tensor(self, name: bytes, role: int, tensor: Any) -> Tensor:
         four = _i64 * 4
         size = tensor.numel() * 2
         shape = four(*tensor.shape, 0, 0)
-        return Tensor(name, 3, role, 2, shape, four(), size, tensor.data_ptr(), None, None)
+        return Tensor(
+            name, CODES[self.dtype], role, 2, shape, four(), size, tensor.data_ptr(), None, None
+        )
 
     def fill(self, integers: bool) -> None:
         """New inputs in all sets."""
@@ -165,11 +171,11 @@ class Loaded:
         self.library.kerneltui_teardown(self.state)
 
 
-def verify(torch: Any, specs: list[Spec], shapes: list[Shape]) -> list[str]:
+def verify(torch: Any, specs: list[Spec], shapes: list[Shape], dtype: str) -> list[str]:
     """Every kernel on every shape; returns what is wrong."""
     wrong: list[str] = []
     for shape in shapes:
-        problem = Problem(torch, shape, 2)
+        problem = Problem(torch, shape, 2, dtype)
         small = shape[0] * shape[1] * shape[2] <= 1 << 33
         wide = torch.float64 if small else torch.float32
         for integers in (True, False):
@@ -188,25 +194,25 @@ def verify(torch: Any, specs: list[Spec], shapes: list[Shape]) -> list[str]:
                     wrong.append(f"{spec.label} {shape}: {fault}")
                     continue
                 for c, reference in zip(problem.c, references, strict=True):
-                    if integers and not torch.equal(c, reference.bfloat16()):
-                        bad = (c != reference.bfloat16()).nonzero()
+                    if integers and not torch.equal(c, reference.to(c.dtype)):
+                        bad = (c != reference.to(c.dtype)).nonzero()
                         wrong.append(
                             f"{spec.label} {shape}: {len(bad)} wrong, first {bad[0].tolist()}"
                         )
-                    elif not relative_error(torch, c, reference) < 4e-3:
+                    elif not relative_error(torch, c, reference) < NEAR[dtype]:
                         wrong.append(f"{spec.label} {shape}: far from the reference")
     return wrong
 
 
-def verify_space(torch: Any, spec: Spec, shapes: list[Shape]) -> list[str]:
+def verify_space(torch: Any, spec: Spec, shapes: list[Shape], dtype: str) -> list[str]:
     """Every value of the tile tunables on a few shapes, exactly on 0/1 values, twice the same bits."""
     wrong: list[str] = []
     count = 0
     for shape in shapes:
-        problem = Problem(torch, shape, 1)
-        exact = Problem(torch, shape, 1)
+        problem = Problem(torch, shape, 1, dtype)
+        exact = Problem(torch, shape, 1, dtype)
         exact.fill(True)
-        reference = (exact.a[0].double() @ exact.b[0].double()).bfloat16()
+        reference = (exact.a[0].double() @ exact.b[0].double()).to(exact.c[0].dtype)
         normal = problem.a[0].double() @ problem.b[0].double()
         for values in candidates(shape):
             count += 1
@@ -222,7 +228,7 @@ def verify_space(torch: Any, spec: Spec, shapes: list[Shape]) -> list[str]:
                 wrong.append(f"{spec.label} {shape} {values}: {fault}")
                 continue
             same = torch.equal(found[1], found[2])
-            near = relative_error(torch, found[1], normal) < 4e-3
+            near = relative_error(torch, found[1], normal) < NEAR[dtype]
             if not (torch.equal(found[0], reference) and same and near):
                 wrong.append(f"{spec.label} {shape} {values}: same {same}, near {near}")
     print(f"space: {count} configurations, {len(wrong)} wrong")
@@ -315,10 +321,16 @@ def grid_shapes(count: int) -> list[Shape]:
 
 
 def time_shape(
-    torch: Any, shape: Shape, runs: list[tuple[Spec, dict[str, int]]], rounds: int, sample_ms: float
+    torch: Any,
+    shape: Shape,
+    dtype: str,
+    runs: list[tuple[Spec, dict[str, int]]],
+    *,
+    rounds: int,
+    sample_ms: float,
 ) -> dict[str, Any]:
     """Times torch.matmul and kernels in turn, in an order of its own each round; medians in us."""
-    problem = Problem(torch, shape, sets_of(torch, shape))
+    problem = Problem(torch, shape, sets_of(torch, shape), dtype)
     batches = {"torch": Batch(torch, torch_call(torch, problem), problem.sets, sample_ms)}
     kernels: list[Loaded] = []
     faults: dict[str, str] = {}
@@ -384,6 +396,7 @@ def main() -> int:
     parser.add_argument("--build", type=Path, default=ROOT / "build/driver")
     parser.add_argument("--build-only", action="store_true")
     parser.add_argument("--arch", default="arch=compute_90a,code=sm_90a")
+    parser.add_argument("--dtype", choices=tuple(CODES), default="bfloat16")
     parser.add_argument("--verify", action="store_true")
     parser.add_argument("--time", action="store_true")
     parser.add_argument("--sweep", action="store_true")
@@ -398,7 +411,7 @@ def main() -> int:
     options.build.mkdir(parents=True, exist_ok=True)
     specs = [parse_spec(text) for text in options.kernels]
     with ThreadPoolExecutor(2 if options.build_only else 14) as pool:
-        list(pool.map(lambda spec: build(spec, options.build, options.arch), specs))
+        list(pool.map(lambda spec: build(spec, options.build, options.arch, options.dtype), specs))
     for spec in specs:
         if not spec.library:
             print(spec.label, spec.build_log[-2000:])
@@ -409,11 +422,12 @@ def main() -> int:
 
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    found: dict[str, Any] = {"wrong": [], "time": [], "sweep": []}
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    found: dict[str, Any] = {"dtype": options.dtype, "wrong": [], "time": [], "sweep": []}
     started = time.monotonic()
     if options.verify:
-        found["wrong"] = verify(torch, specs, VERIFY_SHAPES)
-        found["wrong"] += verify_space(torch, specs[0], SPACE_SHAPES)
+        found["wrong"] = verify(torch, specs, VERIFY_SHAPES, options.dtype)
+        found["wrong"] += verify_space(torch, specs[0], SPACE_SHAPES, options.dtype)
         count = len(VERIFY_SHAPES) * len(specs)
         print(
             f"verified {count} in {time.monotonic() - started:.1f} s, {len(found['wrong'])} wrong"
@@ -439,7 +453,11 @@ def main() -> int:
             else:
                 runs = [(specs[0], values) for values in candidates(shape)]
             rounds = options.rounds if kind == "time" else 3
-            found[kind].append(time_shape(torch, shape, runs, rounds, options.sample_ms))
+            found[kind].append(
+                time_shape(
+                    torch, shape, options.dtype, runs, rounds=rounds, sample_ms=options.sample_ms
+                )
+            )
             torch.cuda.empty_cache()
             (options.out / "gemm.json").write_text(json.dumps(found))
         if len(found[kind]) <= 60:

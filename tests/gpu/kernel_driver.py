@@ -230,14 +230,15 @@ def parse_spec(text: str) -> Spec:
     return spec
 
 
-def build(spec: Spec, folder: Path, architecture: str) -> None:
-    """Compiles a kernel; the library is named after what went into it."""
+def build(spec: Spec, folder: Path, architecture: str, dtype: str = "bfloat16") -> None:
+    """Compiles a kernel for an element type; the library is named after what went into it."""
     source = spec.source.read_text()
     for key, value in spec.defines.items():
         source, count = re.subn(rf"(?m)^#define {key} .*$", f"#define {key} {value}", source)
         if count != 1:
             raise SystemExit(f"{spec.source}: '#define {key}' found {count} times")
-    name = hashlib.sha256((source + architecture).encode()).hexdigest()[:16]
+    element = f"-DKT_ELEMENT=KT_ELEMENT_{dtype.upper()}"
+    name = hashlib.sha256((source + architecture + element).encode()).hexdigest()[:16]
     file, library = folder / f"{name}.cu", folder / f"{name}.so"
     spec.library = str(library)
     if library.exists():
@@ -245,7 +246,7 @@ def build(spec: Spec, folder: Path, architecture: str) -> None:
     file.write_text(source)
     command = [
         *("nvcc", "-std=c++17", "-O3", "-gencode", architecture, "-Xptxas", "-v", "-shared"),
-        *("-Xcompiler", "-fPIC", "-I", str(ROOT / "kerneltui/include"), str(file)),
+        *(element, "-Xcompiler", "-fPIC", "-I", str(ROOT / "kerneltui/include"), str(file)),
         *("-o", str(folder / f"{name}.tmp.so")),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
