@@ -27,7 +27,6 @@ from kerneltui.model.workload_file import load_workload  # noqa: E402
 from kerneltui.targets.cuda.runtime import CudaTarget  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAD = (ROOT / "workloads" / "gemm" / "workload.toml").read_text().split("[[shape]]")[0]
 SHAPES = [(256, 512, 1024, "tune"), (2048, 1024, 4096, "tune"), (127, 61, 89, "test")]
 KERNEL = "gemm_sm80.cu"
 ALL = [
@@ -41,22 +40,25 @@ ALL = [
 ]
 
 
-@pytest.fixture(scope="module")
-def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+@pytest.fixture(scope="module", params=["gemm", "gemm_fp16"])
+def evaluator(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Evaluator]:
     folder = tmp_path_factory.mktemp("project")
-    workload = folder / "workloads" / "gemm"
-    workload.mkdir(parents=True)
-    shutil.copy(ROOT / "workloads" / "gemm" / "reference.py", workload)
+    source, workload = (root / "workloads" / request.param for root in (ROOT, folder))
+    shutil.copytree(source, workload)
+    head = (source / "workload.toml").read_text().split("[[shape]]")[0]
     shapes = "".join(
         f'[[shape]]\nM = {m}\nN = {n}\nK = {k}\ntags = ["{tag}"]\n' for m, n, k, tag in SHAPES
     )
-    (workload / "workload.toml").write_text(HEAD + shapes)
+    (workload / "workload.toml").write_text(head + shapes)
     (folder / "kernels").symlink_to(ROOT / "kernels")
     target = CudaTarget(folder / "cache", vendors=True)
+    definition = load_workload(workload, "cuda")
     made = Evaluator(
-        load_workload(workload, "cuda"),
+        definition,
         target,
-        ceilings=lambda ranks: target.measure_ceilings(ranks),
+        ceilings=lambda ranks: target.measure_ceilings(ranks, definition.dtype),
         cache=folder / "cache",
     )
     made.start()

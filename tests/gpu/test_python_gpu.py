@@ -1,4 +1,4 @@
-"""Python kernels on a GPU: Triton, CuPy and torch in confined ranks, and what they are refused for."""
+"""Python kernels on a GPU: CuPy and torch in confined ranks, and what kernels are refused for."""
 
 from __future__ import annotations
 
@@ -79,15 +79,6 @@ def verify(
     finally:
         stand.release(lane)
     return tally
-
-
-@pytest.mark.parametrize("loads", ["descriptors", "pointers"])
-def test_the_triton_kernel_is_right(stand: Stand, loads: str) -> None:
-    text = (ROOT / "kernels" / "gemm" / "triton_gemm.py").read_text(encoding="utf-8")
-    text = parse_kernel(text, "triton_gemm.py").render({"LOADS": loads})
-    tally = verify(stand, text, ODD, ALIGNED, (1, 300, 64), (72, 136, 16376), (4096, 4096, 4096))
-    assert tally.shapes == 5
-    assert tally.repeatable
 
 
 @pytest.mark.parametrize(
