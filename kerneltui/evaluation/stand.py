@@ -234,9 +234,7 @@ class Stand:
             if kernel.language is Language.PYTHON:
                 build = self._store(text)
             else:
-                build = self.target.toolchain.compile(
-                    text, defines=element_define(self.workload.dtype), limit_s=COMPILE_LIMIT_S
-                )
+                build = self._compile(text)
         except CompileFailure as error:
             kind = FailureKind.OVER_LIMIT if error.timed_out else FailureKind.COMPILE_ERROR
             kind = FailureKind.REFUSED if error.refused else kind
@@ -249,15 +247,16 @@ class Stand:
 
     def _store(self, text: str) -> Build:
         """Stores a Python kernel for the ranks, unless the machine's policy forbids it."""
-        toolchain = self.target.toolchain
-        build = PythonBuilds(
-            self.target.cache / "builds",
-            lambda extension: toolchain.compile(extension, limit_s=COMPILE_LIMIT_S),
-        ).compile(text)
+        build = PythonBuilds(self.target.cache / "builds", self._compile).compile(text)
         found = check_policy(text, self.target.policy)
         if found:
             raise PolicyRefusal(found)
         return build
+
+    def _compile(self, text: str) -> Build:
+        """Compiles C++ or CUDA for the element type of the workload."""
+        defines = element_define(self.workload.dtype)
+        return self.target.toolchain.compile(text, defines=defines, limit_s=COMPILE_LIMIT_S)
 
     def open_kernel(
         self,
