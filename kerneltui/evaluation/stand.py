@@ -231,10 +231,8 @@ class Stand:
         """
         text = kernel_text(kernel)
         try:
-            if kernel.language is Language.PYTHON:
-                build = self._store(text)
-            else:
-                build = self._compile(text)
+            make = self._store if kernel.language is Language.PYTHON else self._compile
+            build = make(text)
         except CompileFailure as error:
             kind = FailureKind.OVER_LIMIT if error.timed_out else FailureKind.COMPILE_ERROR
             kind = FailureKind.REFUSED if error.refused else kind
