@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite, prod
+from math import inf, isfinite, prod
 from pathlib import Path
 from typing import Any
 
@@ -295,9 +295,8 @@ def _positive(scale: Tensor) -> Tensor:
 
 def _fits(value: Tensor, kind: torch.dtype) -> bool:
     """Whether an output can be written in its type; NaN cannot."""
-    largest = float(value.abs().max()) if value.numel() else 0.0
-    most = torch.finfo(kind).max if kind.is_floating_point else float("inf")
-    return isfinite(largest) and largest <= most
+    most = torch.finfo(kind).max if kind.is_floating_point else inf
+    return all(isfinite(edge) and abs(edge) <= most for edge in map(float, value.aminmax()))
 
 
 def _rms(values: Tensor) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,5 +131,10 @@ def test_inputs_whose_answer_does_not_fit_the_type_are_refused(tmp_path: Path) -
     )
     made = Reference(load_workload(folder, "cuda"))
     made.base(sized(8, 8, 16), ValueClass.NATURAL, 1)
+    outputs = made.outputs
+    made.outputs = lambda inputs, shape: {"C": outputs(inputs, shape)["C"].fill_diagonal_(math.nan)}  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="C is not finite in float16 at 8x8x16, exact inputs"):
+        made.base(sized(8, 8, 16), ValueClass.EXACT, 1)
+    made.outputs = outputs  # type: ignore[method-assign]
     with pytest.raises(ValueError, match=r"C is not finite in float16 at 8x8x4096, uniform inputs"):
         made.base(sized(8, 8, 4096), ValueClass.UNIFORM, 1)
