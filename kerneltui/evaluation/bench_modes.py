@@ -357,15 +357,19 @@ def _served(parts: Sequence[Served], *, evicted: bool) -> ModeTimes:
 
 
 def _gpu_note(bursts: Sequence[Burst]) -> dict[str, Any]:
-    """Clock, power and energy, and what held the clock down in how many rounds."""
+    """Clock, and what held it down in how many rounds; power and energy where they were a lane's own."""
     seen = [burst.gpu for burst in bursts if burst.gpu is not None]
     note: dict[str, Any] = {}
     if seen:
         held = [name for use in seen for name in use.held]
-        note["gpu"] = {
-            "sm_clock_mhz": _median([use.sm_clock_mhz for use in seen]),
+        power = {
             "power_w": _median([use.power_w for use in seen]),
             "energy_j": _median([use.energy_j for use in seen]),
+        }
+        note["gpu"] = {
+            "sm_clock_mhz": _median([use.sm_clock_mhz for use in seen]),
+            **{name: value for name, value in power.items() if value is not None},
+            "rounds": len(seen),
             "held": {name: held.count(name) for name in dict.fromkeys(held)},
         }
     conflicts = [burst.conflict for burst in bursts if burst.conflict]

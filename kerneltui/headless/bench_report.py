@@ -74,7 +74,8 @@ def _clock(times: ModeTimes) -> str:
     if not gpu or "readings" not in gpu:
         return ""
     held = "".join(f", {name}" for name in gpu["held"])
-    return f"{gpu['sm_clock_mhz']:.0f} MHz, {gpu['power_w'] or 0:.0f} W{held}"
+    power = "" if gpu["power_w"] is None else f", {gpu['power_w']:.0f} W"
+    return f"{gpu['sm_clock_mhz']:.0f} MHz{power}{held}"
 
 
 def report(

@@ -259,6 +259,22 @@ async def test_a_replay_shows_the_report_too(desk: Desk, pilot: Any) -> None:
 # The bench table
 
 
+def test_the_bench_table_leaves_out_what_no_sample_was_long_enough_for() -> None:
+    candidate = STATE.candidates["c0028"]
+    measurement = candidate.measurement
+    assert measurement is not None
+    parts = [
+        replace(p, gpu=p.gpu and replace(p.gpu, power_w=None, energy_j=None, counted=False))
+        for p in measurement.shapes
+    ]
+    short = replace(candidate, measurement=replace(measurement, shapes=tuple(parts)))
+    lines = text_of(bench_table(STATE, short, 110))
+    (row,) = [line for line in lines if "1980" in line][:1]
+    assert row.split()[1:4] == ["1980", "-", "-"]
+    assert any("driver's average of power" in line for line in lines)
+    assert not any("~" in line for line in lines)
+
+
 def test_the_bench_table_says_what_the_gpus_did() -> None:
     lines = text_of(bench_table(STATE, STATE.candidates["c0028"], 110))
     head = next(line for line in lines if "FLOP/clk/SM" in line)
