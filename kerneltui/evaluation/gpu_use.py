@@ -227,22 +227,26 @@ def _summary(
     )
 
 
+_CAUSES: tuple[tuple[str, Callable[[GpuUse], tuple[int, int]]], ...] = (
+    ("a power limit", lambda use: (use.power_rounds, use.incumbent_power_rounds)),
+    ("heat", lambda use: (use.heat_rounds, use.incumbent_heat_rounds)),
+)
+
+
 def _unequal(parts: Sequence[tuple[str, GpuUse]]) -> list[str]:
     """Causes that held one lane down in more of the rounds than the other, on a shape or on all together."""
     found: list[str] = []
-    for cause, count in (
-        ("a power limit", lambda use: (use.power_rounds, use.incumbent_power_rounds)),
-        ("heat", lambda use: (use.heat_rounds, use.incumbent_heat_rounds)),
-    ):
+    for cause, count in _CAUSES:
         rows = [(shape, *count(use), use.rounds) for shape, use in parts]
         apart = [row for row in rows if _apart(*row[1:])]
         if not apart and len(rows) > 1:
-            mine, other, of = (sum(row[place] for row in rows) for place in (1, 2, 3))
-            apart = [("all shapes", mine, other, of)] if _apart(mine, other, of) else []
+            _, mine, other, read = zip(*rows, strict=True)
+            whole = ("all shapes", sum(mine), sum(other), sum(read))
+            apart = [whole] if _apart(*whole[1:]) else []
         found += [
-            f"{where}: {cause} held the clock down in {mine} of {of} rounds of the candidate, "
+            f"{where}: {cause} held the clock down in {mine} of {read} rounds of the candidate, "
             f"and in {other} of the incumbent"
-            for where, mine, other, of in apart
+            for where, mine, other, read in apart
         ]
     return found
 

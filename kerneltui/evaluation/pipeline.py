@@ -22,6 +22,7 @@ from kerneltui.evaluation.bench_plan import BenchPlan
 from kerneltui.evaluation.bench_result import ShapeResult
 from kerneltui.evaluation.code_record import code_record
 from kerneltui.evaluation.judge_client import JudgeFailure
+from kerneltui.evaluation.launch_shapes import launches_on, main_shapes
 from kerneltui.evaluation.outcome import (
     Built,
     CalibrationResult,
@@ -87,6 +88,7 @@ class Evaluator:
         self._ceilings = cached(partial(self._measure, ceilings))
         self.yardsticks = Yardsticks(self.stand, self._spec, self._ceilings)
         self._cache = cache
+        self._launches: dict[str, Mapping[str, Any]] = {}
         self._prefetch = Prefetch(self.stand.build, min(_MOST_COMPILERS, target.cores))
 
     # Life
@@ -138,10 +140,14 @@ class Evaluator:
     def code_record(self, kernel: Kernel) -> Mapping[str, Any] | None:
         """What the compiler made of a kernel, as plain data; None on a target whose compiler says nothing.
 
+        With its launches, if `verify` has run it.
+
         Raises:
             KernelFault: It does not build.
         """
-        return code_record(self.stand.target.toolchain, self.stand.build(kernel))
+        build = self.stand.build(kernel)
+        code = code_record(self.stand.target.toolchain, build)
+        return None if code is None else {**code, **self._launches.get(build.key, {})}
 
     def profile(self, kernel: Kernel) -> Mapping[str, Any]:
         """Counts a verified kernel with the profiler of the GPU; see `profile.profile`."""
@@ -346,6 +352,12 @@ class Evaluator:
                     if index == 0:
                         verify_idle(lane)
                     lane.teardown()
+                main = main_shapes(shape for shape in shapes if "tune" in shape.tags)
+                told = launches_on(self.stand, build, {ranks: lane}.get, main)
+                known = self._launches.get(build.key, {})
+                if told:
+                    more = [*known.get("launches", ()), *told["launches"]]
+                    self._launches[build.key] = {**known, **told, "launches": more}
             except RankFailure as error:
                 raise fault_of(error, Stage.VERIFY) from error
             finally:

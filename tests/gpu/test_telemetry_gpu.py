@@ -115,6 +115,23 @@ def test_the_report_of_the_compiler_is_of_this_gpu(evaluator: Evaluator, kernel:
     assert all(part["metrics"]["registers"] for part in record["kernels"])
 
 
+def test_launches_are_captured_with_their_shared_memory(evaluator: Evaluator) -> None:
+    file = ROOT / "kernels" / "gemm" / "gemm_sm90.cu"
+    fast = parse_kernel(file.read_text(encoding="utf-8"), file.name)
+    evaluator.verify(fast, lambda update: None)
+    record = evaluator.code_record(fast)
+    assert record is not None and "unread" not in record, record
+    assert record["launches"]
+    for part in record["launches"]:
+        rows = part["kernels"]
+        assert rows, part
+        for row in rows:
+            assert row["ctas"] >= 1 and row["waves"] >= 1
+            assert row["places"] % row["ctas"] == 0 or row["cluster"] > 1
+            assert row["limiter"] != "the driver", "the arithmetic agrees with the driver"
+        assert max(row["dynamic"] for row in rows) > 48 << 10
+
+
 @pytest.mark.skipif(shutil.which("ncu") is None, reason="there is no ncu")
 def test_the_profiler_counts_a_kernel_or_says_why_not(evaluator: Evaluator, kernel: Kernel) -> None:
     try:

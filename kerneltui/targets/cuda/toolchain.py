@@ -24,6 +24,7 @@ from kerneltui.targets.building import (
 )
 from kerneltui.targets.cuda.code_record import report_record
 from kerneltui.targets.cuda.codegen import CodegenReport, has_kernels, make_report, ptx_lines
+from kerneltui.targets.cuda.launch_record import launch_record
 from kerneltui.targets.cuda.packages import (
     CudaToolkit,
     Nccl,
@@ -283,6 +284,10 @@ class CudaToolchain:
             TargetError: The files of the build are gone from the cache.
         """
         return report_record(self.codegen(build))
+
+    def launch_record(self, answer: Mapping[str, Any], multiprocessors: int) -> Mapping[str, Any]:
+        """What a rank told of the launches of a call; see `launch_record`."""
+        return launch_record(answer, self.arch, multiprocessors)
 
     def sass(self, build: Build) -> str:
         """The machine code of a build, as `nvdisasm` prints it.
