@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache as cached
@@ -89,7 +90,14 @@ class Evaluator:
         self.yardsticks = Yardsticks(self.stand, self._spec, self._ceilings)
         self._cache = cache
         self._launches: dict[str, Mapping[str, Any]] = {}
-        self._prefetch = Prefetch(self.stand.build, min(_MOST_COMPILERS, target.cores))
+        self._closed = threading.Event()
+        workers = target.spare_cores or min(_MOST_COMPILERS, target.cores)
+        self._prefetch = Prefetch(self._build_ahead, workers)
+        if (
+            target.spare_cores
+        ):  # else compilers wait for whoever holds the machine, who would wait for them
+            join = partial(self._prefetch.join, checkpoint=self.stand.checkpoint)
+            self.stand.before_build = join
 
     # Life
 
@@ -99,6 +107,7 @@ class Evaluator:
 
     def close(self) -> None:
         """Ends every process that was started."""
+        self._closed.set()
         self._prefetch.close()
         self.stand.close()
 
@@ -195,6 +204,18 @@ class Evaluator:
         record = {**result.record, "environment": dict(self.environment())}
         self.calibration = replace(result, mutants=mutants, record=record)
         return self.calibration
+
+    def build_ahead(self, kernels: Iterable[Kernel]) -> None:
+        """Begins to build kernels that are going to be evaluated, beside what is timed, and returns at once.
+
+        Where the cores themselves are timed nothing is done. From any thread.
+        """
+        if self.stand.target.spare_cores:
+            self._prefetch.ask(kernels)
+
+    def _build_ahead(self, kernel: Kernel) -> None:
+        beside = bool(self.stand.target.spare_cores)
+        self.stand.build_ahead(kernel, self._closed.is_set, beside=beside)
 
     def _known_kernels(self) -> Iterator[Kernel]:
         """Baselines that are files, then the library, as far as they can be read."""

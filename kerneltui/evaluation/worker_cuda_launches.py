@@ -37,7 +37,7 @@ _OTHERS: Mapping[int, str] = {
 _pointer, _u32, _int = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int
 
 
-class NodeParams(ctypes.Structure):
+class _NodeParams(ctypes.Structure):
     """CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h."""
 
     _fields_ = (
@@ -52,13 +52,13 @@ class NodeParams(ctypes.Structure):
     )
 
 
-class Attribute(ctypes.Structure):
+class _Attribute(ctypes.Structure):
     """CUlaunchAttribute of cuda.h, as far as a cluster's size goes; its value has 64 bytes."""
 
     _fields_ = (("id", _int), ("pad", _int), ("value", _u32 * 16))
 
 
-class LaunchConfig(ctypes.Structure):
+class _LaunchConfig(ctypes.Structure):
     """CUlaunchConfig of cuda.h."""
 
     _fields_ = (
@@ -123,7 +123,7 @@ def _read(graph: ctypes.c_void_p) -> dict[str, Any]:
 
 
 def _launch(node: ctypes.c_void_p) -> dict[str, Any]:
-    params = NodeParams()
+    params = _NodeParams()
     driver.call("cuGraphKernelNodeGetParams_v2", node, ctypes.byref(params))
     function = _pointer(params.function)
     if not params.function:
@@ -176,11 +176,11 @@ def _ctas(function: ctypes.c_void_p, block: tuple[int, ...], shared: int) -> int
     return count.value
 
 
-def _clusters(function: ctypes.c_void_p, params: NodeParams, sides: list[int]) -> int:
+def _clusters(function: ctypes.c_void_p, params: _NodeParams, sides: list[int]) -> int:
     """Clusters that fit on the device at one time; 0 if the driver does not say."""
-    size = Attribute(id=_CLUSTER)
+    size = _Attribute(id=_CLUSTER)
     size.value[0], size.value[1], size.value[2] = sides
-    config = LaunchConfig(
+    config = _LaunchConfig(
         grid=params.grid,
         block=params.block,
         shared=params.shared,
