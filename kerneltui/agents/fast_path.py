@@ -123,6 +123,11 @@ class OfflineFastPath:
     def close(self) -> None:
         """Holds nothing."""
 
+    @property
+    def waiting(self) -> Sequence[Proposal]:
+        """None: a proposal is made when it is asked for."""
+        return ()
+
     def leftovers(self) -> Sequence[Proposal]:
         """Returns nothing: a proposal is made when it is asked for."""
         return ()

@@ -14,6 +14,7 @@ from kerneltui.agents.fenced import fenced
 from kerneltui.agents.port import SearchView
 from kerneltui.agents.prompt_files import phrase
 from kerneltui.model.candidate import Candidate, Phase
+from kerneltui.model.launch_words import launched_shapes
 from kerneltui.model.measurement import Stage
 
 __all__ = ["failed_children_text", "log_text", "record_text"]
@@ -22,6 +23,7 @@ _REPORT_TOKENS = 700
 _COUNTER_TOKENS = 500
 _LOG_TOKENS = 600
 _NAME = 80
+_MOST_SHAPES = 3  # whose launches are told
 _REASON = 200
 # What everybody looks at first; of the instructions, those that move data or synchronise.
 _METRICS = ("registers", "spill stores", "spill loads", "stack", "static smem", "barriers", "all")
@@ -83,6 +85,9 @@ def _report(record: Mapping[str, Any], before: Mapping[str, Any], parent: str) -
         yield f"- {_line(kernel.get('name', ''))}: {', '.join(_code(kernel, old, parent))}"
     for gone in past.values():
         yield f"- {_line(gone.get('name', ''))}: only in {parent}"
+    for shape, launches in launched_shapes(code)[:_MOST_SHAPES]:
+        yield f"A call launches on {_line(shape)}:"
+        yield from (f"- {_line(text, _REASON)}" for text in launches)
 
 
 def _code(kernel: Mapping[str, Any], old: Mapping[str, Any] | None, parent: str) -> Iterator[str]:
@@ -96,7 +101,8 @@ def _code(kernel: Mapping[str, Any], old: Mapping[str, Any] | None, parent: str)
             more = f" ({parent}: {was})" if old is not None and was != value else ""
             yield f"{shown} {value}{more}"
     if isinstance(kernel.get("ctas"), int):
-        fits = f"at most {kernel['ctas']} CTAs on an SM by {_line(kernel.get('limiter', ''))}"
+        by = f"by {_line(kernel.get('limiter', ''))}, without dynamic shared memory"
+        fits = f"at most {kernel['ctas']} CTAs on an SM {by}"
         was_fit = (old or {}).get("ctas")
         yield fits + (f" ({parent}: {was_fit})" if was_fit not in (None, kernel["ctas"]) else "")
 

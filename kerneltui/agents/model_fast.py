@@ -7,7 +7,7 @@ verified, failures to repair, a landing point. Each gate is the ordinary evaluat
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -148,6 +148,11 @@ class ModelFastPath:
     def propose(self, view: SearchView) -> Proposal | None:
         """Returns a proposal that is ready."""
         return self.thinker.take()
+
+    @property
+    def waiting(self) -> Sequence[Proposal]:
+        """What is ready."""
+        return self.thinker.waiting
 
     def leftovers(self) -> list[Proposal]:
         """Takes out what is ready."""

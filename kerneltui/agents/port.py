@@ -114,6 +114,11 @@ class Agent(Protocol):
         """Returns the next proposal, or None if there is nothing to propose now."""
         ...
 
+    @property
+    def waiting(self) -> Sequence[Proposal]:
+        """The proposals that are ready and that nobody has asked for yet; they stay."""
+        ...
+
     def leftovers(self) -> Sequence[Proposal]:
         """Takes out the proposals that are ready and that nobody asked for."""
         ...

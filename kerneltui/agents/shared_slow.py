@@ -92,6 +92,11 @@ class SharedSlowPath:
         """What a model would be asked now."""
         return self.models.preview(view)
 
+    @property
+    def waiting(self) -> Sequence[Proposal]:
+        """What models have ready."""
+        return self.models.waiting
+
     def leftovers(self) -> Sequence[Proposal]:
         """Takes out what models have ready."""
         return self.models.thinker.leftovers()

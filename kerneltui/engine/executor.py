@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -62,6 +62,10 @@ class EvaluatorPort(Protocol):
         Raises:
             Interrupted: `interrupt` was called.
         """
+        ...
+
+    def build_ahead(self, kernels: Iterable[Kernel]) -> None:
+        """Begins to build kernels that are going to be evaluated, where that disturbs nothing."""
         ...
 
     def interrupt(self) -> None:

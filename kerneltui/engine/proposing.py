@@ -20,7 +20,7 @@ from kerneltui.engine.search_clock import SearchClock
 from kerneltui.model.agent_event import ProposalFailed
 from kerneltui.model.candidate import AgentName, Phase
 from kerneltui.model.event import AgentMessage, CandidateFailed, SteerDelivered
-from kerneltui.model.kernel import Kernel
+from kerneltui.model.kernel import Kernel, parse_kernel
 from kerneltui.model.statistics import Verdict
 
 __all__ = ["Again", "Ended", "Proposing"]
@@ -98,6 +98,17 @@ class Proposing:
         if problem is not None:
             self.recorder.record(CandidateFailed(at=now_ns(), id=candidate, failure=problem))
         return candidate, problem is None
+
+    @property
+    def waiting(self) -> list[Proposal]:
+        """The proposals that agents have ready."""
+        return [proposal for agent in self.agents for proposal in agent.waiting]
+
+    def worth(self, proposal: Proposal) -> Kernel | None:
+        """Returns the kernel of a proposal; None if it is not worth an evaluation as things are."""
+        if self._check.problem(proposal) is not None:
+            return None
+        return parse_kernel(proposal.source, self.kernel_file)
 
     def next(self) -> Proposal | Again | Ended | None:
         """Returns the next proposal, what comes in its place, or None if there is nothing now."""

@@ -17,6 +17,7 @@ from kerneltui.agents.model_port import ModelPort
 from kerneltui.agents.port import Agent, Proposal
 from kerneltui.engine import decisions, results
 from kerneltui.engine.agent_desk import NEWS
+from kerneltui.engine.ahead import WaitingKernels
 from kerneltui.engine.commands import Request, handle_command
 from kerneltui.engine.errors import Refused
 from kerneltui.engine.executor import (
@@ -120,6 +121,7 @@ class Tuner:
     _busy_at: float = field(default_factory=time.monotonic)
     _proposing: Proposing = field(init=False)
     _strip: GpuStrip = field(init=False)
+    _ahead: WaitingKernels = field(init=False)
 
     def __post_init__(self) -> None:
         self._strip = GpuStrip(self._readings, self.progress, self.clients)
@@ -133,6 +135,7 @@ class Tuner:
             queued=lambda: self._waiting.candidates,
             patience_s=self.options.patience_s,
         )
+        self._ahead = WaitingKernels(self.kernel, self._proposing.worth)
 
     def run(self) -> str:
         """Runs until stopped and returns the reason."""
@@ -334,6 +337,8 @@ class Tuner:
         if self._calibrated:
             self._think()
         if self.executor.running is not None:
+            wanted = self._ahead.wanted(self._waiting.candidates, self._proposing.waiting)
+            self.executor.evaluator.build_ahead(wanted)
             return
         state = self.recorder.state
         if not self._calibrated:

@@ -27,6 +27,9 @@ __all__ = ["Timed", "Track"]
 _FAR = 1.25
 """A baseline that is slower than the fastest by this factor sits out once that is plain."""
 
+_MOST_STEPS = 6  # to a sample that is long enough; one or two do
+_SPARE = 1.05  # samples differ a little, and each is to be long enough
+
 _WATCH_EVERY = 3  # rounds: a reading of the GPU takes as long as two samples
 
 
@@ -73,6 +76,7 @@ class Timed:
         self._gpu = bool(getattr(stand.target, "cache_bytes", 0))
         self.calls = 1
         self.call_ns = 1.0
+        self._held: set[str] = set()
 
     @property
     def tracks(self) -> Sequence[Track]:
@@ -88,11 +92,16 @@ class Timed:
                 self._sample(track.lane, 1, check=True, late=True)
                 once = self._sample(track.lane, 1)
                 self._raise_calls(once.duration_ns)
-        for track in [*self._tracks]:
-            count = int(track.lane.group.facts.get("choices", 0))
+                if once.held:
+                    self._held.add(track.name)
+        self._lengthen()
+        tuned = {t: int(t.lane.group.facts.get("choices", 0)) for t in self._tracks}
+        for track, count in tuned.items():
             if count > 1:
                 with self._guard(track):
                     self._choose(track, count)
+        if any(count > 1 for count in tuned.values()):
+            self._lengthen()
 
     def offline(self) -> None:
         """Rounds with a cold cache until the intervals are narrow, then some with a warm one."""
@@ -162,6 +171,28 @@ class Timed:
         self.call_ns = max(self.call_ns, call_ns)
         wanted = ceil(self._plan.sample_ns / max(1.0, call_ns))
         self.calls = max(self.calls, min(self._plan.most_calls, wanted))
+
+    def _lengthen(self) -> None:
+        """Raises the number of calls until a sample of the fastest lane takes as long as is wanted.
+
+        A single call has the way to the device and back in its time, so it is no measure of one among
+        many. A number of which a lane's gate cannot hold all back is not taken.
+        """
+        most = self._plan.most_calls
+        for _ in range(_MOST_STEPS):
+            taken: dict[str, Sample] = {}
+            for track in [*self._tracks]:
+                with self._guard(track), self._stand.machine():
+                    taken[track.name] = self._sample(track.lane, self.calls, evict=True)
+            if any(not sample.held and name in self._held for name, sample in taken.items()):
+                most = max(1, self.calls // 2)
+                self.calls = most
+                continue
+            least = min((sample.elapsed_ns for sample in taken.values()), default=0)
+            if least <= 0 or least >= self._plan.sample_ns or self.calls >= most:
+                return
+            wanted = ceil(_SPARE * self._plan.sample_ns * self.calls / least)
+            self.calls = min(most, max(self.calls + 1, wanted))
 
     def _choose(self, track: Track, count: int) -> None:
         """Takes the fastest of a baseline's choices, each timed as kernels are."""
@@ -326,15 +357,19 @@ def _served(parts: Sequence[Served], *, evicted: bool) -> ModeTimes:
 
 
 def _gpu_note(bursts: Sequence[Burst]) -> dict[str, Any]:
-    """Clock, power and energy, and what held the clock down in how many rounds."""
+    """Clock, and what held it down in how many rounds; power and energy where they were a lane's own."""
     seen = [burst.gpu for burst in bursts if burst.gpu is not None]
     note: dict[str, Any] = {}
     if seen:
         held = [name for use in seen for name in use.held]
-        note["gpu"] = {
-            "sm_clock_mhz": _median([use.sm_clock_mhz for use in seen]),
+        power = {
             "power_w": _median([use.power_w for use in seen]),
             "energy_j": _median([use.energy_j for use in seen]),
+        }
+        note["gpu"] = {
+            "sm_clock_mhz": _median([use.sm_clock_mhz for use in seen]),
+            **{name: value for name, value in power.items() if value is not None},
+            "rounds": len(seen),
             "held": {name: held.count(name) for name in dict.fromkeys(held)},
         }
     conflicts = [burst.conflict for burst in bursts if burst.conflict]

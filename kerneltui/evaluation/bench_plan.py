@@ -26,8 +26,9 @@ class BenchPlan:
         least_rounds: And at least; between them a shape ends when its intervals are narrow.
         narrow: Half-width of an interval, as a log-ratio, that is narrow.
         warm_rounds: Of the warm cache.
-        most_calls: In a sample.
-        sample_ns: Least work in a sample.
+        most_calls: In a sample. A stream takes about 1024 launches before its host has to wait, which then
+            could not be held back: so many calls have room for two launches each.
+        sample_ns: What a sample of the fastest lane takes at least, as far as `most_calls` allows.
         fresh: Buffer sets that get new inputs before a sample. All of them do, but for very short calls:
             there the others keep those of a sample before.
         gap_ns: Mean of the pauses, which are drawn from an exponential distribution.
@@ -47,7 +48,7 @@ class BenchPlan:
     least_rounds: int = 4
     narrow: float = 0.005
     warm_rounds: int = 2
-    most_calls: int = 256
+    most_calls: int = 480
     sample_ns: int = 1_000_000
     fresh: int = 4
     gap_ns: int = 2_000_000

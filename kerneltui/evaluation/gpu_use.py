@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import comb
 from statistics import median
 from typing import Any, Protocol
 
@@ -25,8 +26,13 @@ _COUNTED_NS = 1_000_000_000
 """An energy counter is renewed every 20 to 100 ms: over a second it is right within a tenth."""
 
 _SLOW_NS = 2_000_000  # of a reading; a sample has 2 ms of work or more
+_AVERAGED_NS = 100_000_000
+"""The driver tells power as an average of so long: after a shorter sample it is that of lanes before, too."""
+
 _HELD_SHARE = 0.01  # of the time between two readings
-_APART = 0.5  # of the rounds
+_LEAST_ROUNDS = 3  # that are read before anything is said of them
+_CHANCE = 0.01
+"""Of two lanes that are held down alike: as large a difference of their rounds is no remark above it."""
 
 
 def no_readings() -> tuple[GpuReading, ...]:
@@ -41,8 +47,8 @@ class BurstUse:
     Attributes:
         sm_clock_mhz: Of the slowest GPU.
         memory_clock_mhz: Of the slowest GPU.
-        power_w: Of all of them.
-        energy_j: Of one call, on all of them.
+        power_w: Of all of them; None if the sample was too short for the driver's average to be its own.
+        energy_j: Of one call, on all of them; None if neither count nor power is the lane's own.
         counted: True if the GPUs counted the energy; else it is power times time.
         held: What held a clock down, by name.
     """
@@ -128,7 +134,8 @@ def _use_of(before: Sequence[GpuReading], after: Sequence[GpuReading], sample: S
     ranks = len(sample.ranks)
     pairs = list(zip(before, after, strict=True))[:ranks]
     last = after[:ranks]
-    power = _sum(reading.power_w for reading in last)
+    own = sample.elapsed_ns >= _AVERAGED_NS
+    power = _sum(reading.power_w for reading in last) if own else None
     energy, counted = None, False
     counts = [
         None if a.energy_j is None or b.energy_j is None else b.energy_j - a.energy_j
@@ -182,7 +189,6 @@ def add_gpu_use(
         multiprocessors: SMs of one GPU.
     """
     shapes: list[ShapeMeasurement] = []
-    remarks: list[str] = []
     operations = {
         shape.name: workload.limit.flops.number(shape.values) for shape in workload.shapes
     }
@@ -193,7 +199,7 @@ def add_gpu_use(
             continue
         use = _summary(pairs, operations[part.shape], part.candidate_ns, multiprocessors)
         shapes.append(replace(part, gpu=use))
-        remarks += _unequal(part.shape, use)
+    remarks = _unequal([(part.shape, part.gpu) for part in shapes if part.gpu is not None])
     return replace(measurement, shapes=tuple(shapes), remarks=(*measurement.remarks, *remarks))
 
 
@@ -221,19 +227,37 @@ def _summary(
     )
 
 
-def _unequal(shape: str, use: GpuUse) -> list[str]:
-    """Whether a cause held one lane down in many rounds in which it spared the other."""
+_CAUSES: tuple[tuple[str, Callable[[GpuUse], tuple[int, int]]], ...] = (
+    ("a power limit", lambda use: (use.power_rounds, use.incumbent_power_rounds)),
+    ("heat", lambda use: (use.heat_rounds, use.incumbent_heat_rounds)),
+)
+
+
+def _unequal(parts: Sequence[tuple[str, GpuUse]]) -> list[str]:
+    """Causes that held one lane down in more of the rounds than the other, on a shape or on all together."""
     found: list[str] = []
-    for cause, mine, other in (
-        ("a power limit", use.power_rounds, use.incumbent_power_rounds),
-        ("heat", use.heat_rounds, use.incumbent_heat_rounds),
-    ):
-        if abs(mine - other) >= max(1.0, _APART * use.rounds):
-            found.append(
-                f"{shape}: {cause} held the clock down in {mine} of {use.rounds} rounds of the "
-                f"candidate, and in {other} of the incumbent"
-            )
+    for cause, count in _CAUSES:
+        rows = [(shape, *count(use), use.rounds) for shape, use in parts]
+        apart = [row for row in rows if _apart(*row[1:])]
+        if not apart and len(rows) > 1:
+            _, mine, other, read = zip(*rows, strict=True)
+            whole = ("all shapes", sum(mine), sum(other), sum(read))
+            apart = [whole] if _apart(*whole[1:]) else []
+        found += [
+            f"{where}: {cause} held the clock down in {mine} of {read} rounds of the candidate, "
+            f"and in {other} of the incumbent"
+            for where, mine, other, read in apart
+        ]
     return found
+
+
+def _apart(mine: int, other: int, rounds: int) -> bool:
+    """Whether two numbers out of as many rounds differ by more than chance: Fisher's exact test."""
+    if rounds < _LEAST_ROUNDS:
+        return False
+    both, more = mine + other, max(mine, other)
+    ways = sum(comb(rounds, k) * comb(rounds, both - k) for k in range(more, min(both, rounds) + 1))
+    return 2 * ways <= _CHANCE * comb(2 * rounds, both)
 
 
 def _median(values: Any) -> float | None:

@@ -256,6 +256,14 @@ class Lane:
         self._next_set = (self._next_set + calls) % self.sets
         return Sustained.of(answers)
 
+    def launches(self) -> dict[str, Any]:
+        """What the next call launches on rank 0, without making it: its epoch is left out.
+
+        A kernel that counts its calls may not like that, so the lane makes no further ones on this shape.
+        """
+        body = {"first_set": self._next_set, "epoch": self._epoch}
+        return self._ask("launches", body, SERVE_S)[0]
+
     def choose(self, index: int) -> None:
         """Has a baseline take another of its choices."""
         self._ask("choose", {"index": index}, SERVE_S)

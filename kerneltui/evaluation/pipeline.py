@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache as cached
@@ -22,6 +23,7 @@ from kerneltui.evaluation.bench_plan import BenchPlan
 from kerneltui.evaluation.bench_result import ShapeResult
 from kerneltui.evaluation.code_record import code_record
 from kerneltui.evaluation.judge_client import JudgeFailure
+from kerneltui.evaluation.launch_shapes import launches_on, main_shapes
 from kerneltui.evaluation.outcome import (
     Built,
     CalibrationResult,
@@ -87,7 +89,15 @@ class Evaluator:
         self._ceilings = cached(partial(self._measure, ceilings))
         self.yardsticks = Yardsticks(self.stand, self._spec, self._ceilings)
         self._cache = cache
-        self._prefetch = Prefetch(self.stand.build, min(_MOST_COMPILERS, target.cores))
+        self._launches: dict[str, Mapping[str, Any]] = {}
+        self._closed = threading.Event()
+        workers = target.spare_cores or min(_MOST_COMPILERS, target.cores)
+        self._prefetch = Prefetch(self._build_ahead, workers)
+        if (
+            target.spare_cores
+        ):  # else compilers wait for whoever holds the machine, who would wait for them
+            join = partial(self._prefetch.join, checkpoint=self.stand.checkpoint)
+            self.stand.before_build = join
 
     # Life
 
@@ -97,6 +107,7 @@ class Evaluator:
 
     def close(self) -> None:
         """Ends every process that was started."""
+        self._closed.set()
         self._prefetch.close()
         self.stand.close()
 
@@ -138,10 +149,14 @@ class Evaluator:
     def code_record(self, kernel: Kernel) -> Mapping[str, Any] | None:
         """What the compiler made of a kernel, as plain data; None on a target whose compiler says nothing.
 
+        With its launches, if `verify` has run it.
+
         Raises:
             KernelFault: It does not build.
         """
-        return code_record(self.stand.target.toolchain, self.stand.build(kernel))
+        build = self.stand.build(kernel)
+        code = code_record(self.stand.target.toolchain, build)
+        return None if code is None else {**code, **self._launches.get(build.key, {})}
 
     def profile(self, kernel: Kernel) -> Mapping[str, Any]:
         """Counts a verified kernel with the profiler of the GPU; see `profile.profile`."""
@@ -189,6 +204,18 @@ class Evaluator:
         record = {**result.record, "environment": dict(self.environment())}
         self.calibration = replace(result, mutants=mutants, record=record)
         return self.calibration
+
+    def build_ahead(self, kernels: Iterable[Kernel]) -> None:
+        """Begins to build kernels that are going to be evaluated, beside what is timed, and returns at once.
+
+        Where the cores themselves are timed nothing is done. From any thread.
+        """
+        if self.stand.target.spare_cores:
+            self._prefetch.ask(kernels)
+
+    def _build_ahead(self, kernel: Kernel) -> None:
+        beside = bool(self.stand.target.spare_cores)
+        self.stand.build_ahead(kernel, self._closed.is_set, beside=beside)
 
     def _known_kernels(self) -> Iterator[Kernel]:
         """Baselines that are files, then the library, as far as they can be read."""
@@ -346,6 +373,12 @@ class Evaluator:
                     if index == 0:
                         verify_idle(lane)
                     lane.teardown()
+                main = main_shapes(shape for shape in shapes if "tune" in shape.tags)
+                told = launches_on(self.stand, build, {ranks: lane}.get, main)
+                known = self._launches.get(build.key, {})
+                if told:
+                    more = [*known.get("launches", ()), *told["launches"]]
+                    self._launches[build.key] = {**known, **told, "launches": more}
             except RankFailure as error:
                 raise fault_of(error, Stage.VERIFY) from error
             finally:

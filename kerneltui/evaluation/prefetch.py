@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
 from kerneltui.evaluation.outcome import EvaluationError
@@ -11,6 +11,8 @@ from kerneltui.model.kernel import Kernel
 from kerneltui.targets.errors import TargetError
 
 __all__ = ["Prefetch"]
+
+_LOOK_S = 0.05
 
 
 class Prefetch:
@@ -24,11 +26,29 @@ class Prefetch:
     def __init__(self, build: Callable[[Kernel], object], workers: int) -> None:
         self._build = build
         self._pool = ThreadPoolExecutor(max(1, workers), thread_name_prefix="prefetch")
+        self._asked: dict[str, Future[None]] = {}
 
     def ask(self, kernels: Iterable[Kernel]) -> None:
-        """Begins with kernels that will be needed, and returns at once."""
+        """Begins with kernels that will be needed, each once, and returns at once."""
         for kernel in kernels:
-            self._pool.submit(self._try, kernel)
+            text = kernel.build_text()
+            if text not in self._asked:
+                self._asked[text] = self._pool.submit(self._try, kernel)
+
+    def join(self, kernel: Kernel, checkpoint: Callable[[], None]) -> None:
+        """Waits for a kernel that is being built, so that it is not built twice at the same time.
+
+        One that has not been begun is left to the caller.
+
+        Args:
+            kernel: Which.
+            checkpoint: Called meanwhile; may raise.
+        """
+        future = self._asked.get(kernel.build_text())
+        if future is None or future.cancel():
+            return
+        while wait([future], _LOOK_S).not_done:
+            checkpoint()
 
     def close(self) -> None:
         """Begins with nothing new; what is being compiled ends by itself."""

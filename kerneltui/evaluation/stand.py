@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -83,6 +84,11 @@ class MachineTarget(Protocol):
         ...
 
     @property
+    def spare_cores(self) -> int:
+        """Cores on which compilers may run while something is timed; 0 where that runs on cores itself."""
+        ...
+
+    @property
     def judge_place(self) -> JudgePlace:
         """Where the judge works."""
         ...
@@ -145,6 +151,9 @@ class Stand:
         workload: What is computed.
         target: Where kernels run.
         protocol: Numbers of the timing.
+
+    Attributes:
+        before_build: Told of a kernel that is needed now, before it is built.
     """
 
     def __init__(self, workload: Workload, target: MachineTarget, protocol: TimingProtocol) -> None:
@@ -160,6 +169,7 @@ class Stand:
         self._lanes: list[Lane] = []
         self._changing = threading.Lock()
         self._judge_ready = False
+        self.before_build: Callable[[Kernel], None] = lambda kernel: None
 
     def start(self) -> None:
         """Starts fork server and judge, and waits for neither. From the main thread."""
@@ -229,10 +239,22 @@ class Stand:
             KernelFault: It does not compile.
             HarnessFault: The library is not built from this text.
         """
+        self.before_build(kernel)
+        return self._build(kernel)
+
+    def build_ahead(self, kernel: Kernel, stop: Callable[[], bool], *, beside: bool) -> Build:
+        """Does the same for a kernel that nobody waits for yet, until `stop` says so; from any thread.
+
+        With `beside` it may overlap what is timed, as on cores that are to spare.
+        """
+        return self._build(kernel, stop=stop, needs_lock=not beside)
+
+    def _build(self, kernel: Kernel, **how: Any) -> Build:
         text = kernel_text(kernel)
+        compiled = partial(self._compile, **how)
         try:
-            make = self._store if kernel.language is Language.PYTHON else self._compile
-            build = make(text)
+            python = kernel.language is Language.PYTHON
+            build = self._store(text, compiled) if python else compiled(text)
         except CompileFailure as error:
             kind = FailureKind.OVER_LIMIT if error.timed_out else FailureKind.COMPILE_ERROR
             kind = FailureKind.REFUSED if error.refused else kind
@@ -243,18 +265,18 @@ class Stand:
             )
         return build
 
-    def _store(self, text: str) -> Build:
+    def _store(self, text: str, compiled: Callable[[str], Build]) -> Build:
         """Stores a Python kernel for the ranks, unless the machine's policy forbids it."""
-        build = PythonBuilds(self.target.cache / "builds", self._compile).compile(text)
+        build = PythonBuilds(self.target.cache / "builds", compiled).compile(text)
         found = check_policy(text, self.target.policy)
         if found:
             raise PolicyRefusal(found)
         return build
 
-    def _compile(self, text: str) -> Build:
+    def _compile(self, text: str, **how: Any) -> Build:
         """Compiles C++ or CUDA for the element type of the workload."""
         defines = element_define(self.workload.dtype)
-        return self.target.toolchain.compile(text, defines=defines, limit_s=COMPILE_LIMIT_S)
+        return self.target.toolchain.compile(text, defines=defines, limit_s=COMPILE_LIMIT_S, **how)
 
     def open_kernel(
         self,

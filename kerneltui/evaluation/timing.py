@@ -46,7 +46,8 @@ class TimingProtocol:
         most_sets: And at most, for calls so short that a sample takes many.
         rotation_bytes: Small problems rotate over more sets, up to so much memory: where the pages of a
             set happen to lie makes a few percent in a cache, and many sets even that out.
-        sample_ns: Least work in a sample.
+        sample_ns: What a sample of the incumbent takes at least, as far as `most_sets` allows: every call of
+            a sample has a buffer set of its own.
         kept: Samples kept of each lane in a round, at least.
         most_kept: And at most, for problems so small that a round would be over in no time. Their times
             vary most, and all shapes count the same.

@@ -7,6 +7,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kerneltui.evaluation.benchmark import (
@@ -18,6 +19,7 @@ from kerneltui.evaluation.benchmark import (
 from kerneltui.evaluation.code_record import code_record, loud_findings
 from kerneltui.evaluation.gpu_use import add_gpu_use
 from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.launch_shapes import launches_on, main_shapes
 from kerneltui.evaluation.launches import explain_fault
 from kerneltui.evaluation.outcome import (
     Built,
@@ -109,6 +111,7 @@ class Trial:
         lane = self._verify(build, benchmark)
         if not benchmark.settled():
             self._benchmark(lane, benchmark)
+        self._read_launches(build)
         self._drop(lane)
         groups = {name: [part] for name, part in benchmark.rounds.items()}
         measurement = self._with_gpus(benchmark.result(), groups)
@@ -198,13 +201,20 @@ class Trial:
             self._record["codegen"] = code
         return build
 
+    def _read_launches(self, build: Build) -> None:
+        """Has a call captured in the groups that end here: nothing more is timed in them."""
+        shapes = main_shapes(yard.shape for yard in self._yardsticks.values())
+        told = launches_on(self._stand, build, partial(self._find, GroupRole.CANDIDATE), shapes)
+        if told:
+            self._record["codegen"] = {**self._record.get("codegen", {}), **told}
+
     def _verify(self, build: Build, benchmark: Benchmark) -> Lane:
         """Verifies on all shapes. Tune shapes, which are set up for it, are screened on the way."""
         self._enter(Stage.VERIFY)
         tally = Tally()
         shapes = [yard.shape for yard in self._yardsticks.values()]
         small = [] if self._verified_before else self._small_shapes()
-        main = max(small, key=_work, default=None)
+        main = next(iter(main_shapes(small)), None)
         ranks = shapes[0].ranks
         for count in sorted({shape.ranks for shape in small} - {ranks}):
             lane = self._open(build, count)
@@ -390,10 +400,3 @@ class Trial:
 
     def _step(self, stage: Stage, text: str, done: int, total: int) -> None:
         self._report(Step(stage, text, done, total))
-
-
-def _work(shape: Shape) -> int:
-    total = 1
-    for value in shape.dimensions.values():
-        total *= value
-    return total

@@ -181,6 +181,10 @@ class CpuMachine:
         """A CPU has no clocks that this could show."""
         raise KernelError("calls without a pause are measured on GPUs only")
 
+    def launches(self, request: Mapping[str, Any], call: SampleCall) -> dict[str, Any]:
+        """A CPU launches nothing."""
+        raise KernelError("launches are those of GPUs")
+
     def after_setup(self) -> None:
         """The limits of the process are enough."""
 

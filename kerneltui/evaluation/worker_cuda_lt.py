@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -87,39 +88,59 @@ def _autotuned(problem: CudaProblem, *, transposed: bool) -> PreparedBaseline:
 
 def _tuned(asked: LtProduct) -> PreparedBaseline:
     found: dict[tuple[int, ...], Algorithm] = {}
+    own: Algorithm | None = None
     for limit in WORKSPACES:
-        for offer in asked.offers(limit):
-            if len(found) < MOST_ALGORITHMS:
+        for place, offer in enumerate(asked.offers(limit)):
+            if place == 0 and limit == _RECOMMENDED_WORKSPACE:
+                own = found.setdefault(offer.words, offer)
+            elif len(found) < MOST_ALGORITHMS:
                 found.setdefault(offer.words, offer)
     tried = asked.trial(list(found.values()))
     offered = len(found)
     for variant in asked.variants(tried, MOST_ALGORITHMS - offered):
         found.setdefault(variant.words, variant)
     tried += asked.trial(list(found.values())[offered:], _MORE_S)
-    proved: list[Algorithm] = []
-    sums: list[str] = []
-    refused: list[str] = []
-    for algorithm in sorted(tried, key=lambda one: one.trial_ns):
-        if len(proved) == _KEPT_CHOICES:
-            break
-        asked.use(algorithm)
-        try:
-            sums.append(proved_sums(asked.product, asked.call))
-        except ValueError as error:
-            refused.append(f"algorithm {algorithm.settings['id']}: {error}")
-            continue
-        proved.append(algorithm)
+    proved, refused = _proved(asked, tried, own)
     if not proved:
         asked.close()
         raise ValueError("; ".join(refused) or "cuBLASLt offers nothing that keeps sums in float32")
-    asked.use(proved[0])
+    choices = [algorithm for algorithm, _ in proved]
+    asked.use(choices[0])
     note: dict[str, Any] = {
         "offered": offered,
         "varied": len(found) - offered,
         "tried": len(tried),
+        "untimed": sum(math.isinf(algorithm.trial_ns) for algorithm in tried),
         "workspace_limits_bytes": list(WORKSPACES),
-        "sums": sums[0],
+        "sums": proved[0][1],
     }
     if refused:
         note["refused"] = refused
-    return asked.prepared(proved, note, choose=True)
+    return asked.prepared(choices, note, choose=True)
+
+
+def _proved(
+    asked: LtProduct, tried: Sequence[Algorithm], own: Algorithm | None
+) -> tuple[list[tuple[Algorithm, str]], list[str]]:
+    """The fastest of the trial whose sums are proved, and why others are not taken.
+
+    The heuristic's own choice is always among them: a trial is rough, and a tuned baseline that is slower
+    than the one that is not tuned would flatter a kernel.
+    """
+    words = own.words if own is not None else ()
+    ranked = sorted(tried, key=lambda one: one.trial_ns)
+    kept = ranked[:_KEPT_CHOICES]
+    if not any(algorithm.words == words for algorithm in kept):
+        chosen = [algorithm for algorithm in ranked if algorithm.words == words]
+        ranked = [*chosen, *(algorithm for algorithm in ranked if algorithm.words != words)]
+    proved: list[tuple[Algorithm, str]] = []
+    refused: list[str] = []
+    for algorithm in ranked:
+        if len(proved) == _KEPT_CHOICES:
+            break
+        asked.use(algorithm)
+        try:
+            proved.append((algorithm, proved_sums(asked.product, asked.call)))
+        except ValueError as error:
+            refused.append(f"algorithm {algorithm.settings['id']}: {error}")
+    return sorted(proved, key=lambda one: one[0].trial_ns), refused

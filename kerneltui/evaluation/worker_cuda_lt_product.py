@@ -10,9 +10,9 @@ import ctypes
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from math import ceil
 from statistics import median
@@ -23,6 +23,7 @@ import torch
 
 from kerneltui.evaluation.worker_baseline import PreparedBaseline
 from kerneltui.evaluation.worker_cuda_blas import TRANSPOSED_NOTE
+from kerneltui.evaluation.worker_cuda_held import HeldStream
 from kerneltui.evaluation.worker_cuda_product import Product
 from kerneltui.evaluation.worker_kernel import address_of
 
@@ -44,7 +45,7 @@ _VARIED = 6
 _PARTS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 _TRIAL_S = 0.4e-3
 _MOST_TRIAL_SETS = 8
-_HOLD_CYCLES = 300_000
+_MOST_TRIAL_CALLS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ class Algorithm:
         limit_bytes: The least workspace with which it was offered.
         place: At which place the heuristic offered it there; -1 if it is a variant of an offer.
         settings: What it is made of.
-        trial_ns: Its time in the trial, 0 before.
+        trial_ns: Its time in the trial, 0 before; infinite if the host did not get ahead of it, so that
+            nothing is known.
     """
 
     words: tuple[int, ...]
@@ -74,7 +76,7 @@ class Algorithm:
             "workspace_bytes": self.workspace_bytes,
             "workspace_limit_bytes": self.limit_bytes,
             "place": self.place,
-            "trial_us": round(self.trial_ns / 1e3, 3),
+            "trial_us": round(self.trial_ns / 1e3, 3) if math.isfinite(self.trial_ns) else None,
         }
 
 
@@ -219,18 +221,17 @@ class LtProduct:
         until = time.monotonic() + seconds
         sets = list(range(min(len(self.product.sets), _MOST_TRIAL_SETS)))
         self.product.draw(sets)
+        held = HeldStream(self.product.problem.stream)
         tried: list[Algorithm] = []
         for algorithm in algorithms:
             if time.monotonic() > until:
                 break
             self.use(algorithm)
             try:
-                once = self._time(sets, 1)
-                calls = max(1, min(20, ceil(_TRIAL_S / (once / 1e9))))
-                times = [self._time(sets, calls) for _ in range(3 if once < 2e6 else 1)]
+                time_ns = _rough_ns(partial(held.time_ns, self.call, sets))
             except RuntimeError:
                 continue
-            tried.append(replace(algorithm, trial_ns=median(times)))
+            tried.append(replace(algorithm, trial_ns=time_ns))
         return tried
 
     def prepared(
@@ -263,18 +264,6 @@ class LtProduct:
         self._lt.matmul_desc_destroy(self._description)
         self._layouts = []
 
-    def _time(self, sets: Sequence[int], calls: int) -> float:
-        """Nanoseconds of a call; the device is kept busy until all are enqueued."""
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with torch.cuda.stream(self.product.problem.stream):
-            torch.cuda._sleep(_HOLD_CYCLES)
-            begin.record()
-            for number in range(calls):
-                self.call(sets[number % len(sets)])
-            end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) * 1e6 / calls
-
     def _settings(self, words: Any) -> dict[str, int]:
         attributes = self._lt.MatmulAlgoConfigAttribute
         found: dict[str, int] = {}
@@ -292,6 +281,21 @@ class LtProduct:
     def _set(self, put: Any, what: int, attribute: int, value: Any) -> None:
         held = np.array([value])
         put(what, int(attribute), held.ctypes.data, held.nbytes)
+
+
+def _rough_ns(time_ns: Callable[[int], float | None]) -> float:
+    """The time of a call, from a few trials of as many calls as are worth a clock; infinite if none is.
+
+    Args:
+        time_ns: Of a call when so many are enqueued, or None.
+    """
+    once = time_ns(1)
+    if once is None:
+        return math.inf
+    calls = max(1, min(_MOST_TRIAL_CALLS, ceil(_TRIAL_S * 1e9 / once)))
+    times = [time_ns(calls) for _ in range(3 if once < 2e6 else 1)]
+    known = [value for value in times if value is not None]
+    return median(known) if known else math.inf
 
 
 def _changes(base: Algorithm, others: Sequence[Algorithm]) -> Iterator[dict[str, int]]:

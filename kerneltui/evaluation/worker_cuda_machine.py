@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,11 +16,12 @@ from kerneltui.evaluation.worker_compilers import CompilerHelper
 from kerneltui.evaluation.worker_cuda_abi import (
     SIDE_STREAMS,
     CudaSampleArguments,
-    CudaVendorSelf,
     Device,
     Outputs,
 )
 from kerneltui.evaluation.worker_cuda_baselines import CUDA_BASELINES, CudaProblem
+from kerneltui.evaluation.worker_cuda_launches import read_launches
+from kerneltui.evaluation.worker_cuda_library import cublas_functions
 from kerneltui.evaluation.worker_cuda_memory import DeviceMapper
 from kerneltui.evaluation.worker_cuda_nccl import Nccl, NcclFace
 from kerneltui.evaluation.worker_cuda_python import cuda_face
@@ -113,7 +113,7 @@ class CudaMachine:
         )
         self._check(result, code.value)
         self._nccl = Nccl(rank, ranks, harness.failure, nccl_header)
-        self._vendor_self = _vendor()
+        self._vendor_self = cublas_functions()
         self._vendor = abi.Vendor(address_of(library.ht_gemm), ctypes.addressof(self._vendor_self))
         self._host = abi.Host(
             all_gather=address_of(library.ht_all_gather),
@@ -279,6 +279,12 @@ class CudaMachine:
             "enqueue_ns": arguments.enqueue_ns,
         }
 
+    def launches(self, request: Mapping[str, Any], call: SampleCall) -> dict[str, Any]:
+        """What a call launches; see `read_launches`."""
+        run, stream = abi.RunFunction(call.run), int(self.device.stream)
+        where = (request["first_set"], request["epoch"], stream)
+        return read_launches(partial(run, call.state, *where), stream)
+
     def _take(self, function: Any, arguments: CudaSampleArguments, *rest: Any) -> None:
         """Calls a function of the harness that makes calls of the kernel."""
         function.restype = ctypes.c_int
@@ -379,18 +385,3 @@ class CudaMachine:
             if tensor.role is not Role.INPUT
         ]
         return (Outputs * max(1, len(found)))(*found)
-
-
-def _vendor() -> CudaVendorSelf:
-    major = str(torch.version.cuda).partition(".")[0]
-    try:
-        library = ctypes.CDLL(f"libcublas.so.{major}", mode=os.RTLD_NOW | os.RTLD_LOCAL)
-    except OSError as error:
-        raise KernelError(f"no cuBLAS: {error}") from error
-    return CudaVendorSelf(
-        create=address_of(library.cublasCreate_v2),
-        set_stream=address_of(library.cublasSetStream_v2),
-        set_workspace=address_of(library.cublasSetWorkspace_v2),
-        set_math_mode=address_of(library.cublasSetMathMode),
-        gemm=address_of(library.cublasGemmEx),
-    )

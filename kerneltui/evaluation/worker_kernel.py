@@ -186,6 +186,14 @@ class Machine(Protocol):
         """
         ...
 
+    def launches(self, request: Mapping[str, Any], call: SampleCall) -> dict[str, Any]:
+        """What a call launches; the call is not made.
+
+        Raises:
+            KernelError: It cannot be told.
+        """
+        ...
+
     def after_setup(self) -> None:
         """Looks whether the kernel took more than it may."""
         ...
@@ -325,6 +333,8 @@ class Rank:
                 return self._machine.serve(message, self)
             case "sustain":
                 return self._machine.sustain(message, self)
+            case "launches":
+                return self._machine.launches(message, self)
             case "filled" | "choose":
                 self._tell_baseline(message)
                 return {}

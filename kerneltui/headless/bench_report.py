@@ -28,8 +28,15 @@ def shape_table(result: ShapeResult) -> str:
         if lane.error:
             lines.append([lane.name, "", "-", "-", "-", "FAIL", "-", "", lane.error])
     cache = "cold" if result.cold else f"{result.sets * result.set_bytes >> 20} MiB in rotation"
-    head = f"{result.shape}: {result.calls} calls a sample, {result.sets} sets, {cache}"
+    head = f"{result.shape}: {result.calls} calls a sample{_shortest(result)}, {result.sets} sets, {cache}"
     return f"{head}, {result.seconds:.1f} s\n{table(lines, right=frozenset({2, 3, 4, 6, 7}))}"
+
+
+def _shortest(result: ShapeResult) -> str:
+    """What the shortest sample of calls back to back took."""
+    rows = [lane.modes[Mode.OFFLINE].rounds for lane in result.lanes if Mode.OFFLINE in lane.modes]
+    times = [value for rounds in rows for taken in rounds for value in taken]
+    return f" ({result.calls * min(times) / 1e6:.2g} ms at least)" if times else ""
 
 
 def _line(result: ShapeResult, lane: LaneResult, mode: Mode) -> list[str]:
@@ -67,7 +74,8 @@ def _clock(times: ModeTimes) -> str:
     if not gpu or "readings" not in gpu:
         return ""
     held = "".join(f", {name}" for name in gpu["held"])
-    return f"{gpu['sm_clock_mhz']:.0f} MHz, {gpu['power_w'] or 0:.0f} W{held}"
+    power = "" if gpu["power_w"] is None else f", {gpu['power_w']:.0f} W"
+    return f"{gpu['sm_clock_mhz']:.0f} MHz{power}{held}"
 
 
 def report(

@@ -12,6 +12,7 @@ from kerneltui.evaluation.code_record import loud_findings
 from kerneltui.evaluation.outcome import KernelFault, Update
 from kerneltui.headless.kernel_file import read_kernel_file, target_of
 from kerneltui.headless.output import Exit, say
+from kerneltui.model.launch_words import launched_shapes
 
 __all__ = ["code_lines", "mutants_line", "verify"]
 
@@ -52,15 +53,20 @@ def mutants_line(mutants: Sequence[str]) -> str:
 
 
 def code_lines(record: Mapping[str, Any] | None) -> list[str]:
-    """What the compiler made of a kernel: warnings that cost speed, then a line for each kernel."""
+    """What the compiler made of a kernel: warnings that cost speed, a line for each kernel, its launches."""
     lines = [f"WARNING {text}" for text in loud_findings(record)]
     for kernel in (record or {}).get("kernels", ()):
         metrics: Mapping[str, int] = kernel["metrics"]
         spilled = metrics.get("spill stores", 0) + metrics.get("spill loads", 0)
-        fits = f", at most {kernel['ctas']} CTAs on an SM" if kernel["ctas"] is not None else ""
+        most = f", at most {kernel['ctas']} CTAs on an SM without dynamic shared memory"
+        fits = most if kernel["ctas"] is not None else ""
         counts = f", {metrics['all']} instructions" if "all" in metrics else ""
         spills = f"{spilled} bytes spilled" if spilled else "no spills"
         lines.append(f"{kernel['name']}: {metrics['registers']} registers, {spills}{fits}{counts}")
+    for shape, launches in launched_shapes(record or {}):
+        lines += [f"launches on {shape}:", *(f"  {text}" for text in launches)]
+    if record and record.get("unread"):
+        lines.append(f"launches not known: {record['unread']}")
     if record and record.get("missing"):
         lines.append(str(record["missing"]))
     return lines

@@ -102,9 +102,9 @@ class GpuUse:
     Attributes:
         sm_clock_mhz: Clock of the slowest GPU's SMs.
         memory_clock_mhz: Clock of the memory.
-        power_w: Power of all ranks' GPUs together.
+        power_w: Power of all ranks' GPUs together; None where samples are too short for it.
         energy_j: Energy of one call on all GPUs.
-        counted: True if the energy is the GPUs' own count; else it is power times time.
+        counted: True if the energy is the GPUs' own count; else it is power times time, or None.
         flop_per_clock: Operations per clock and SM; None for a workload without operations.
         rounds: Rounds that were looked at.
         power_rounds: Rounds in which a power limit held the clock down.

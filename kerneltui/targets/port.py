@@ -245,9 +245,23 @@ class Toolchain(Protocol):
     """Builds kernels."""
 
     def compile(
-        self, source_text: str, *, defines: Mapping[str, str] | None = None, limit_s: float = 120.0
+        self,
+        source_text: str,
+        *,
+        defines: Mapping[str, str] | None = None,
+        limit_s: float = 120.0,
+        stop: Callable[[], bool] | None = None,
+        needs_lock: bool = True,
     ) -> Build:
         """Builds a kernel, or gives the stored build of the same text.
+
+        Args:
+            source_text: The whole file.
+            defines: Further macros.
+            limit_s: Time for the compiler.
+            stop: Asked meanwhile; True ends it.
+            needs_lock: False if it may overlap a timing burst: the caller holds the machine, or what is
+                timed does not run on the cores.
 
         Raises:
             CompileFailure: If it does not build, in time.
@@ -379,6 +393,11 @@ class Target(Protocol):
     @property
     def sandbox_level(self) -> str:
         """What confines candidate code, in words."""
+        ...
+
+    @property
+    def spare_cores(self) -> int:
+        """Cores on which compilers may run while something is timed; 0 where that runs on cores itself."""
         ...
 
     @property

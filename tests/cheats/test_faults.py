@@ -99,6 +99,20 @@ def test_a_measured_candidate_has_a_record_with_rounds_and_seeds(
     assert outcome.record["verify"].endswith("of the tolerance")
 
 
+def test_launches_that_cannot_be_told_are_no_fault_of_a_candidate(
+    evaluator: Evaluator, incumbent: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine asks as on a GPU, after all timing; the ranks of a CPU cannot answer."""
+    toolchain = evaluator.stand.target.toolchain
+    told = lambda answer, multiprocessors: {}  # noqa: E731
+    monkeypatch.setattr(toolchain, "launch_record", told, raising=False)
+    outcome = honest(evaluator, incumbent)
+    assert outcome.failure is None and outcome.measurement is not None
+    assert outcome.record["codegen"]["launches"] == []
+    assert "launches are those of GPUs" in outcome.record["codegen"]["unread"]
+    assert "2 shapes" in evaluator.verify(parse_kernel(kernel(), "plain.cpp"), lambda update: None)
+
+
 def test_verification_alone_tells_right_from_wrong(evaluator: Evaluator) -> None:
     note = evaluator.verify(parse_kernel(kernel(), "plain.cpp"), lambda update: None)
     assert "2 shapes" in note

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ import gpu_kernels as kernels  # noqa: E402
 import python_kernels  # noqa: E402
 from smoke import Bench  # noqa: E402
 
+from kerneltui.evaluation.launch_shapes import launches_on  # noqa: E402
 from kerneltui.evaluation.launches import explain_fault  # noqa: E402
 from kerneltui.evaluation.outcome import KernelFault  # noqa: E402
 from kerneltui.evaluation.stand import Stand  # noqa: E402
@@ -115,6 +117,38 @@ def test_a_right_kernel_is_still_right_when_it_is_traced(bench: Bench) -> None:
     finally:
         bench.stand.release(lane)
     assert "[launch]" not in "".join(part.text for part in lane.group.output())
+
+
+def launched(bench: Bench, source: str) -> tuple[Any, str]:
+    """What is captured of a kernel that was verified, and why not; its group ends with it."""
+    lane = bench.lane(source)
+    shape = bench.shape(127)
+    try:
+        verify_shape(lane, shape, PLAIN, Tally(), lambda: None)
+        lane.teardown()
+        build = bench.target.toolchain.compile(source)
+        found = launches_on(bench.stand, build, {2: lane}.get, [shape, bench.shape(4096)])
+    finally:
+        lane.close()
+    return found["launches"], found.get("unread", "")
+
+
+def test_launches_of_two_ranks_are_captured_and_not_made(bench: Bench) -> None:
+    found, unread = launched(bench, kernels.kernel(kernels.RIGHT + PAUSE))
+    assert not unread
+    assert len(found) == 2
+    for part in found:
+        names = [row["name"] for row in part["kernels"]]
+        assert "delay" in names and len(names) >= 3, "libraries' launches are among them"
+        delay = next(row for row in part["kernels"] if row["name"] == "delay")
+        assert (delay["grid"], delay["threads"], delay["dynamic"]) == ([1, 1, 1], 1, 0)
+
+
+def test_a_call_that_waits_for_the_device_is_no_fault(bench: Bench) -> None:
+    waits = kernels.RIGHT + "if (cudaStreamSynchronize(st) != cudaSuccess) return 9;"
+    found, unread = launched(bench, kernels.kernel(waits))
+    assert found == []
+    assert "captured" in unread
 
 
 def test_a_python_kernel_is_told_by_its_line(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.slow
 from kerneltui.engine.evaluator import make_evaluator  # noqa: E402
 from kerneltui.engine.opening import workload_on  # noqa: E402
 from kerneltui.evaluation.code_record import code_record  # noqa: E402
+from kerneltui.evaluation.gpu_use import Watch  # noqa: E402
 from kerneltui.evaluation.outcome import EvaluationError  # noqa: E402
 from kerneltui.evaluation.pipeline import Evaluator  # noqa: E402
 from kerneltui.evaluation.rounds import ShapeRounds  # noqa: E402
@@ -71,7 +73,9 @@ def test_the_energy_counter_goes_on(evaluator: Evaluator) -> None:
     assert after.energy_j > before.energy_j
 
 
-def test_rounds_know_clock_power_and_operations(evaluator: Evaluator, kernel: Kernel) -> None:
+def test_rounds_know_the_clock_and_long_ones_the_power(
+    evaluator: Evaluator, kernel: Kernel
+) -> None:
     stand = evaluator.stand
     build = stand.build(kernel)
     shapes = [s for s in stand.workload.shapes_for("tune") if max(s.dimensions.values()) <= 8192]
@@ -85,13 +89,20 @@ def test_rounds_know_clock_power_and_operations(evaluator: Evaluator, kernel: Ke
         # A reading takes longer than a sample, so not every round has one.
         while len(rounds.gpu_rounds) < 2 and len(rounds.candidate) < MOST_ROUNDS:
             stand.timer.rounds(rounds, 1, lanes[0], lanes[1], None)
+        lanes[0].fill(range(3))
+        watch = Watch(stand.target.readings, 1)
+        once = lanes[0].sample(1).duration_ns
+        watch.sampled(0, lanes[0].sample(min(900, ceil(200e6 / once))))
+        long = watch.burst(0)
     finally:
         for lane in lanes:
             stand.release(lane)
+    assert long is not None and long.power_w and long.energy_j
     assert rounds.candidate[0].gpu is not None  # and the first one always has
     assert len(rounds.gpu_rounds) == 2
     for use, _ in rounds.gpu_rounds:
-        assert use.sm_clock_mhz and use.power_w and use.energy_j
+        assert use.sm_clock_mhz
+        assert use.power_w is None and use.energy_j is None, "samples are shorter than the average"
     record = rounds.to_record()["gpu"]["candidate"]
     assert len(record) == len(rounds.candidate)
     assert len([row for row in record if row is not None]) == 2
@@ -102,6 +113,23 @@ def test_the_report_of_the_compiler_is_of_this_gpu(evaluator: Evaluator, kernel:
     assert record is not None and record["kernels"]
     assert record["arch"].startswith("sm_")
     assert all(part["metrics"]["registers"] for part in record["kernels"])
+
+
+def test_launches_are_captured_with_their_shared_memory(evaluator: Evaluator) -> None:
+    file = ROOT / "kernels" / "gemm" / "gemm_sm90.cu"
+    fast = parse_kernel(file.read_text(encoding="utf-8"), file.name)
+    evaluator.verify(fast, lambda update: None)
+    record = evaluator.code_record(fast)
+    assert record is not None and "unread" not in record, record
+    assert record["launches"]
+    for part in record["launches"]:
+        rows = part["kernels"]
+        assert rows, part
+        for row in rows:
+            assert row["ctas"] >= 1 and row["waves"] >= 1
+            assert row["places"] % row["ctas"] == 0 or row["cluster"] > 1
+            assert row["limiter"] != "the driver", "the arithmetic agrees with the driver"
+        assert max(row["dynamic"] for row in rows) > 48 << 10
 
 
 @pytest.mark.skipif(shutil.which("ncu") is None, reason="there is no ncu")

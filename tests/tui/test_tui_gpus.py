@@ -146,8 +146,29 @@ def test_the_table_has_parent_and_change() -> None:
     assert ["HGMMA", "32", "24", "+8"] in rows
     assert ["LDL", "16", "0", "+16"] in rows
     assert ["instructions", "2391", "2022", "+369"] in rows
-    assert "   384 threads, at most 1 CTA on an SM by registers, 19% of warps" in lines
+    fits = "   384 threads, at most 1 CTA on an SM by registers, 19% of warps, without dynamic shared memory"
+    assert fits in lines
     assert " gate_kernel   new" in lines and " wait_kernel   gone" in lines
+
+
+def test_the_codegen_tab_says_how_launches_fall_onto_the_device() -> None:
+    launch = {
+        "name": "gemm_kernel", "grid": [256, 1, 1], "threads": 384, "dynamic": 200_704, "ctas": 1,
+        "limiter": "registers", "waves": 2, "tail": 124, "places": 132, "count": 1,
+    }  # fmt: skip
+    launches = [{"shape": "4096x1024x256", "kernels": [launch, {"name": 3}]}, "nothing"]
+    code = {**NOTES["c0028"]["codegen"], "launches": launches, "unread": "8192: it waits"}
+    for width in (60, 110):
+        lines = text_of(codegen_lines(Report("c0028", "", code), width))
+        assert all(
+            len(line) <= width for line in lines[lines.index(" Launches on 4096x1024x256") :][:5]
+        )
+        text = " ".join(" ".join(lines).split())
+        assert (
+            "Launches on 4096x1024x256 gemm_kernel: 256 CTAs of 384 threads, 200704 bytes of dynamic "
+            "shared memory, 1 on an SM by registers, 2 waves, the last with 124 of 132" in text
+        )
+        assert "launches not known: 8192: it waits" in text
 
 
 def test_more_spills_are_bad_and_fewer_are_good() -> None:
@@ -257,6 +278,22 @@ async def test_a_replay_shows_the_report_too(desk: Desk, pilot: Any) -> None:
 
 
 # The bench table
+
+
+def test_the_bench_table_leaves_out_what_no_sample_was_long_enough_for() -> None:
+    candidate = STATE.candidates["c0028"]
+    measurement = candidate.measurement
+    assert measurement is not None
+    parts = [
+        replace(p, gpu=p.gpu and replace(p.gpu, power_w=None, energy_j=None, counted=False))
+        for p in measurement.shapes
+    ]
+    short = replace(candidate, measurement=replace(measurement, shapes=tuple(parts)))
+    lines = text_of(bench_table(STATE, short, 110))
+    (row,) = [line for line in lines if "1980" in line][:1]
+    assert row.split()[1:4] == ["1980", "-", "-"]
+    assert any("driver's average of power" in line for line in lines)
+    assert not any("~" in line for line in lines)
 
 
 def test_the_bench_table_says_what_the_gpus_did() -> None:

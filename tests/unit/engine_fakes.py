@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,7 @@ class FakeEvaluator:
     fail: Callable[[Kernel], Failure | None] = lambda kernel: None
     block: threading.Event | None = None
     calls: list[str] = field(default_factory=list)
+    ahead: list[str] = field(default_factory=list)
     closed: bool = False
     gpus: tuple[GpuReading, ...] = ()
     notices: tuple[Notice, ...] = ()
@@ -114,6 +115,9 @@ class FakeEvaluator:
         report(Verified("3 seeds on 5 shapes"))
         report(Step(Stage.BENCHMARK, "round 11 of 11", 11, 11))
         return Outcome(measurement(kernel, incumbent, against), None, {"rounds": 11}, raw=b"raw")
+
+    def build_ahead(self, kernels: Iterable[Kernel]) -> None:
+        self.ahead += [kernel.token_hash() for kernel in kernels]
 
     def interrupt(self) -> None:
         """Ends a blocked evaluation."""

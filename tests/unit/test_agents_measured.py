@@ -59,8 +59,24 @@ def test_the_compilers_report_is_told_beside_the_parents():
         "What the compiler made of it (sm_90a):",
         "- WARNING, line 7: wgmma is serialised",
         "- gemm<1>: registers 168 (c0001: 96), stack 64 (c0001: 0), instructions 2391 (c0001: 2000), "
-        "HGMMA 24, LDL 16 (c0001: 0), at most 1 CTAs on an SM by registers (c0001: 2)",
+        "HGMMA 24, LDL 16 (c0001: 0), at most 1 CTAs on an SM by registers, without dynamic shared memory "
+        "(c0001: 2)",
     ]
+
+
+def test_launches_are_told_with_their_waves():
+    launch = {
+        "name": "gemm<1>", "grid": [256, 1, 1], "threads": 384, "dynamic": 200_704, "ctas": 1,
+        "limiter": "shared memory", "waves": 2, "tail": 124, "places": 132, "count": 1,
+    }  # fmt: skip
+    record = code(1, registers=168)
+    record["codegen"]["launches"] = [{"shape": "4096x4096x4096", "kernels": [launch]}] * 5
+    text = record_text(candidate("c0002"), view({"c0002": record}))
+    assert text.count("A call launches on 4096x4096x4096:") == 3
+    assert (
+        "- gemm<1>: 256 CTAs of 384 threads, 200704 bytes of dynamic shared memory, 1 on an SM by "
+        "shared memory, 2 waves, the last with 124 of 132" in text.splitlines()
+    )
 
 
 def test_counters_and_the_time_of_stages_are_told():

@@ -97,9 +97,9 @@ def test_architectures_are_found_with_and_without_their_letter() -> None:
 
 
 def test_waves_and_tail() -> None:
-    assert waves(264, 1, 132).tail == 0 and waves(264, 1, 132).efficiency == 1.0
-    partly = waves(256, 1, 132)
+    assert waves(264, 132).tail == 0 and waves(264, 132).efficiency == 1.0
+    partly = waves(256, 132)
     assert (partly.full, partly.tail, partly.places) == (1, 124, 132)
     assert partly.efficiency == pytest.approx(256 / 264)
     with pytest.raises(ValueError, match="fits"):
-        waves(10, 0, 132)
+        waves(10, 0)

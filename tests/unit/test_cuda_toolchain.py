@@ -20,8 +20,7 @@ from kerneltui.targets.cuda.packages import (
 from kerneltui.targets.cuda.policy import PolicyRefusal
 from kerneltui.targets.cuda.toolchain import CudaToolchain, arch_of
 from kerneltui.targets.errors import CompileFailure, TargetError
-from kerneltui.targets.locks import MachineLock
-from kerneltui.targets.port import Build
+from kerneltui.targets.locks import LockTimeout, MachineLock
 from kerneltui.targets.python import PythonBuilds, extension_file
 from kerneltui.targets.torch_files import torch_files
 
@@ -226,26 +225,42 @@ def test_a_limit_ends_it(tmp_path: Path) -> None:
     assert caught.value.timed_out
 
 
-def test_several_are_built_in_order_and_one_failure_holds_up_none(tmp_path: Path) -> None:
+def test_a_kernel_is_built_beside_what_is_timed_where_the_caller_says_so(tmp_path: Path) -> None:
     body = (
-        "grep -q bad kernel.cu && { echo 'kernel.cu(1): error: bad'; exit 1; }\n"
         "for f in cpp1.ii cpp4.ii ptx; do : > kernel.$f; done\n"
         "cp /bin/true kernel.o; cp kernel.cu kernel.so; cp kernel.cu kernel.cubin"
     )
+    lock = MachineLock(tmp_path)
     toolchain = make(tmp_path, nvcc=fake_nvcc(tmp_path, body))
-    results = toolchain.compile_many(["int a;", "int bad;", "int c;"], workers=2)
-    assert [type(result) for result in results] == [Build, CompileFailure, Build]
-    assert all(r.library.read_text().startswith("int") for r in results if isinstance(r, Build))
+    held, done = threading.Event(), threading.Event()
+
+    def burst() -> None:
+        with lock.burst():
+            held.set()
+            done.wait(30)
+
+    timing = threading.Thread(target=burst)
+    timing.start()
+    try:
+        assert held.wait(10)
+        build = toolchain.compile("int a;", needs_lock=False)
+        assert build.library.read_text().startswith("int a;")
+        assert toolchain.compile("int a;").cached, "what is there waits for nobody"
+        with pytest.raises(LockTimeout):
+            toolchain.compile("int b;", stop=lambda: True)
+    finally:
+        done.set()
+        timing.join()
 
 
-def test_a_stop_ends_them_all(tmp_path: Path) -> None:
+def test_a_stop_ends_a_compiler(tmp_path: Path) -> None:
     stop = threading.Event()
     toolchain = make(tmp_path, nvcc=fake_nvcc(tmp_path, "sleep 1000"))
     timer = threading.Timer(0.5, stop.set)
     timer.start()
-    results = toolchain.compile_many(["int a;", "int b;", "int c;"], stop=stop.is_set, workers=2)
+    with pytest.raises(CompileFailure, match="stopped"):
+        toolchain.compile("int a;", stop=stop.is_set)
     timer.join()
-    assert [str(result) for result in results] == ["stopped"] * 3
 
 
 def test_another_policy_is_another_build(tmp_path: Path) -> None:

@@ -165,3 +165,15 @@ def test_no_more_wait_than_may_be_undecided(folder: Path) -> None:
     ran = tuned(folder, "[search]\nahead = 4\n", "2 ready", candidates=9, undecided=2)
     assert ran.evaluator.in_time, ran.said
     assert "3 ready" not in ran.said
+
+
+def test_what_waits_is_built_while_another_one_is_evaluated(folder: Path) -> None:
+    ran = tuned(folder, "[search]\nahead = 2\n", "2 ready", candidates=6)
+    made = ran.state.candidates
+    long = next(c for c in made.values() if c.reason == "idea 0")
+    waited = [next(c for c in made.values() if c.reason == f"idea {n}") for n in (1, 2)]
+    evaluated = ran.evaluator.calls
+    marks = [evaluated[list(made).index(c.id) - 1] for c in (long, *waited)]
+    assert set(marks[1:]) <= set(ran.evaluator.ahead)
+    assert marks[0] not in ran.evaluator.ahead, "it was evaluated at once"
+    assert len(set(ran.evaluator.ahead)) == len(ran.evaluator.ahead), "each is asked for once"

@@ -298,6 +298,8 @@ def test_the_report_says_the_worst_first_and_why_others_have_no_times():
     assert "large: no times: x" in lines[0] and "middle: 0.500x" in lines[1]
     table = shape_table(results[3])
     assert "FAIL" in table and "best baseline" in table
+    short = replace(results[0], calls=480, lanes=(lane("nn", 2_000), lane("tn", 1_000)))
+    assert "480 calls a sample (0.48 ms at least), " in shape_table(short)
 
 
 # -- timing in turn
@@ -317,6 +319,8 @@ class FakeLane:
         self.filled: list[int] = []
         self.ever_filled: set[int] = set()
         self.sustained = 0
+        self.latency_ns = 0.0
+        self.room = 10**9  # calls that a gate can hold back
         self.group = SimpleNamespace(facts={"choices": len(choices)}, pids=(), ranks=1)
 
     def next_sets(self, calls: int) -> list[int]:
@@ -338,8 +342,11 @@ class FakeLane:
         if self.broken_after is not None and len(self.samples) >= self.broken_after:
             raise RankFailure(FailureKind.CRASH, 0, "it crashed")
         self.samples.append({"calls": calls, **how})
-        end = round(calls * self.call_ns * (1 + 0.0001 * (len(self.samples) % 3)))
-        return sample((0, [*([end] * (calls - 1)), end]), wall_ns=end + 1000)
+        busy = self.latency_ns + calls * self.call_ns
+        end = round(busy * (1 + 0.0001 * (len(self.samples) % 3)))
+        found = sample((0, [*([end] * (calls - 1)), end]), wall_ns=end + 1000)
+        ranks = tuple(replace(rank, unheld=calls > self.room) for rank in found.ranks)
+        return replace(found, ranks=ranks)
 
     def serve(self, pauses: Sequence[int], *, evict: bool) -> Served:
         half = len(pauses) // 2
@@ -376,12 +383,43 @@ def test_a_sample_is_long_enough_and_has_not_too_many_calls():
     run, _ = timed(BenchPlan((), sample_ns=1 * MS), track("a", FakeLane(10_000)))
     run.settle()
     assert run.calls == 100
-    run, _ = timed(BenchPlan((), most_calls=256), track("a", FakeLane(100)))
+    run, _ = timed(BenchPlan(()), track("a", FakeLane(100)))
     run.settle()
-    assert run.calls == 256
+    assert run.calls == 480
     run, _ = timed(BenchPlan(()), track("a", FakeLane(30 * MS)))
     run.settle()
     assert run.calls == 1
+
+
+def test_calls_are_counted_by_the_fastest_lane_among_many_and_not_by_a_single_call():
+    fast, slow = FakeLane(3_000.0), FakeLane(9_000.0)
+    fast.latency_ns = slow.latency_ns = 5_000.0  # of a single call, the way to the device and back
+    one, other = track("fast", fast, baseline=False), track("slow", slow)
+    run, _ = timed(BenchPlan((), rounds=4), one, other)
+    run.settle()
+    run.offline()
+    assert run.calls * min(one.times[Mode.OFFLINE].rounds[0]) >= 1 * MS
+    assert run.calls * 3_000.0 < 1.1 * MS
+
+
+def test_a_choice_that_turns_out_faster_gets_more_calls():
+    fake = FakeLane(8_000.0, choices=(8_000.0, 4_000.0))
+    run, _ = timed(BenchPlan(()), track("tuned", fake))
+    run.settle()
+    assert run.calls * 4_000.0 >= 1 * MS
+
+
+def test_no_more_calls_make_a_sample_than_a_gate_holds_back():
+    several, single = FakeLane(2_500.0), FakeLane(2_500.0)
+    several.room = 250  # a call of it is several launches, and the stream takes so many
+    run, _ = timed(BenchPlan(()), track("several", several), track("single", single))
+    run.settle()
+    assert 100 <= run.calls <= 250
+    never = FakeLane(2_500.0)
+    never.room = 0  # it waits for the device in every call: that is no reason
+    run, _ = timed(BenchPlan(()), track("never", never))
+    run.settle()
+    assert run.calls * 2_500.0 >= 1 * MS
 
 
 def test_the_fastest_choice_of_a_baseline_is_kept_and_noted():

@@ -75,3 +75,21 @@ def test_fewer_rounds_than_a_look_are_all_that_is_taken() -> None:
     stand = Stand(lambda index: 1.0)
     noise_of(stand, 3)
     assert stand.asked == [3]
+
+
+@pytest.mark.parametrize(
+    ("call_ns", "asked"), [(100_000.0, [1, 29]), (9e6, [1]), (1_000.0, [1, 64])]
+)
+def test_a_call_is_timed_among_as_many_as_make_a_sample(call_ns: float, asked: list[int]) -> None:
+    stand = Stand(lambda index: 1.0)
+    taken: list[int] = []
+
+    def take(lane: Any, calls: int, **_: Any) -> Any:
+        taken.append(calls)
+        return SimpleNamespace(value_ns=call_ns + 5_000.0 / calls)  # the way to the device and back
+
+    stand.timer.burst = take
+    calibrator = Calibrator(stand, None, lambda ranks: None, lambda text: None)  # type: ignore[arg-type]
+    found = calibrator._call_ns(None)  # type: ignore[arg-type]
+    assert taken == asked
+    assert found == call_ns + 5_000.0 / asked[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,13 +14,14 @@ import pytest
 from evaluation_fakes import MS, rounds, sample, workload, yardstick
 
 from kerneltui.evaluation import gpu_use as module
+from kerneltui.evaluation.bench_modes import _gpu_note
 from kerneltui.evaluation.benchmark import build_measurement
 from kerneltui.evaluation.code_record import code_record, loud_findings
 from kerneltui.evaluation.gpu_use import BurstUse, Watch, add_gpu_use
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.rounds import ShapeRounds
 from kerneltui.evaluation.timing import Timer, TimingProtocol
-from kerneltui.model.measurement import Measurement, MeasurementStage
+from kerneltui.model.measurement import GpuUse, Measurement, MeasurementStage
 from kerneltui.model.reading import GpuReading
 from kerneltui.targets.errors import TargetError
 from kerneltui.targets.port import Build, Sample
@@ -45,7 +47,7 @@ def short(ms: int = 4) -> Sample:
 
 def test_the_slowest_gpu_has_the_clock_and_all_have_the_power() -> None:
     use = watched(
-        short(),
+        short(120),
         [reading(0), reading(1), reading(2)],
         [
             reading(0, 0.01, sm_clock_mhz=1980, power_w=600.0, throttle=()),
@@ -56,8 +58,26 @@ def test_the_slowest_gpu_has_the_clock_and_all_have_the_power() -> None:
     assert use is not None
     assert (use.sm_clock_mhz, use.power_w) == (1800, 1250.0)
     assert use.held == ("power cap",)
-    assert (use.energy_j, use.counted) == (1250.0 * 0.002, False)  # power times the time of a call
-    assert use.to_record() == [1800, 1250, 2500.0, "power cap"]
+    assert (use.energy_j, use.counted) == (1250.0 * 0.06, False)  # power times the time of a call
+    assert use.to_record() == [1800, 1250, 75000.0, "power cap"]
+
+
+def test_power_that_is_an_average_over_other_lanes_too_is_nobodys() -> None:
+    def at(ms: float) -> list[GpuReading]:
+        return [reading(n, ms / 1e3, sm_clock_mhz=1980, power_w=650.0) for n in (0, 1)]
+
+    for ms, known in ((4, False), (99, False), (100, True)):
+        use = watched(short(ms), at(0), at(ms))
+        assert use is not None and use.sm_clock_mhz == 1980
+        assert (use.power_w, use.energy_j) == (
+            (1300.0, pytest.approx(1300.0 * ms / 2e3)) if known else (None, None)
+        )
+
+
+def test_bursts_of_a_bench_say_no_power_that_is_not_a_lanes_own() -> None:
+    made = with_use([BurstUse(1980, 3201, None, None, False, ())] * 2, [use_of()] * 2)
+    assert _gpu_note(made.candidate)["gpu"] == {"sm_clock_mhz": 1980.0, "rounds": 2, "held": {}}
+    assert _gpu_note(made.incumbent)["gpu"]["power_w"] == 1300.0
 
 
 def test_a_long_sample_has_the_energy_that_the_gpus_counted() -> None:
@@ -132,18 +152,46 @@ def test_a_limit_that_holds_both_lanes_is_no_remark() -> None:
 
 
 def test_a_limit_that_holds_one_lane_alone_is_said() -> None:
-    hot = with_use([use_of("heat")] * 3 + [use_of()], [use_of()] * 4)
+    hot = with_use([use_of("heat")] * 5 + [use_of()], [use_of()] * 6)
+    assert measured(hot).remarks == ()
+    hot = with_use([use_of("heat")] * 6, [use_of()] * 6)
     assert measured(hot).remarks == (
-        f"{SHAPE}: heat held the clock down in 3 of 4 rounds of the candidate, and in 0 of the "
+        f"{SHAPE}: heat held the clock down in 6 of 6 rounds of the candidate, and in 0 of the "
         "incumbent",
     )
-    other = with_use([use_of()] * 4, [use_of("power cap")] * 4)
-    assert "a power limit held the clock down in 0 of 4" in measured(other).remarks[0]
+    other = with_use([use_of()] * 5, [use_of("power cap")] * 5)
+    assert "a power limit held the clock down in 0 of 5" in measured(other).remarks[0]
 
 
-def test_one_round_of_many_is_no_remark() -> None:
-    once = with_use([use_of("power cap"), *[use_of()] * 3], [use_of()] * 4)
+@pytest.mark.parametrize("rounds_read", [1, 2, 3, 4])
+def test_few_readings_are_no_remark(rounds_read: int) -> None:
+    once = with_use([use_of("power cap")] * rounds_read, [use_of()] * rounds_read)
     assert measured(once).remarks == ()
+
+
+def use_on(shape: str, mine: int, other: int, of: int) -> tuple[str, GpuUse]:
+    return shape, GpuUse(1900, 3201, None, None, False, None, of, mine, 0, other, 0)
+
+
+def test_few_readings_on_each_of_many_shapes_are_taken_together() -> None:
+    assert module._unequal([use_on(f"s{n}", 1, 0, 1) for n in range(5)]) == [
+        "all shapes: a power limit held the clock down in 5 of 5 rounds of the candidate, "
+        "and in 0 of the incumbent"
+    ]
+    assert module._unequal([use_on(f"s{n}", n % 2, 0, 1) for n in range(8)]) == []
+    assert module._unequal([use_on("a", 6, 0, 6), use_on("b", 6, 6, 6)]) == [
+        "a: a power limit held the clock down in 6 of 6 rounds of the candidate, "
+        "and in 0 of the incumbent"
+    ]
+
+
+def test_lanes_that_are_held_down_alike_are_told_apart_in_less_than_one_of_a_hundred() -> None:
+    drawn = random.Random(7)
+    for share in (0.1, 0.5, 0.8):
+        counts = [
+            [sum(drawn.random() < share for _ in range(12)) for _ in "CI"] for _ in range(4000)
+        ]
+        assert sum(module._apart(mine, other, 12) for mine, other in counts) < 40
 
 
 def test_a_machine_without_gpus_measures_as_before() -> None:

@@ -22,7 +22,8 @@ def test_a_line_for_each_kernel_behind_what_costs_speed() -> None:
     }
     assert code_lines(record) == [
         "WARNING the compiler: wgmma serialized (line 9)",
-        "gemm: 168 registers, 12 bytes spilled, at most 1 CTAs on an SM, 2022 instructions",
+        "gemm: 168 registers, 12 bytes spilled, at most 1 CTAs on an SM without dynamic "
+        "shared memory, 2022 instructions",
         "wait: 168 registers, no spills",
     ]
 
@@ -37,3 +38,17 @@ def test_wrong_answers_are_named_once_for_all_shapes():
     assert mutants_line(mutants) == (
         "3 wrong answers refused, on 8x8x8 and 9x9x9 P3: zeros; an eighth, scaled by 8"
     )
+
+
+def test_launches_are_said_shape_by_shape_or_why_they_are_not_known() -> None:
+    launch = {"name": "gemm", "grid": [128, 1, 1], "threads": 384, "ctas": 1, "cluster": 2}
+    record = {
+        "launches": [{"shape": "a", "kernels": [launch], "others": {"memsets": 1}}],
+        "unread": "b: it waits for the device",
+    }
+    assert code_lines(record) == [
+        "launches on a:",
+        "  gemm: 128 CTAs of 384 threads in clusters of 2, 1 on an SM",
+        "  beside them 1 memsets",
+        "launches not known: b: it waits for the device",
+    ]

@@ -79,6 +79,11 @@ class CpuTarget:
         return len(self._cpus)
 
     @property
+    def spare_cores(self) -> int:
+        """None: a compiler on any core takes cache, memory and clock from what is timed."""
+        return 0
+
+    @property
     def pinned(self) -> bool:
         """True if ranks keep to cores of their own, where there are enough."""
         return self._pin

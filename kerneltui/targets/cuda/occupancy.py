@@ -122,15 +122,18 @@ def occupancy(
     return Occupancy(ctas, limiter, ctas * warps * _WARP / limits.threads)
 
 
-def waves(grid: int, ctas_per_sm: int, sms: int) -> Waves:
-    """Falls a grid of so many CTAs into waves.
+def waves(grid: int, places: int) -> Waves:
+    """Falls a grid into waves.
+
+    Args:
+        grid: CTAs.
+        places: CTAs that fit on the device at one time.
 
     Raises:
         ValueError: No CTA fits, or there is no grid.
     """
-    if grid < 1 or ctas_per_sm < 1 or sms < 1:
+    if grid < 1 or places < 1:
         raise ValueError("waves need a grid, and a CTA that fits")
-    places = ctas_per_sm * sms
     full, tail = divmod(grid, places)
     return Waves(full, tail, places, grid / (places * (full + (tail > 0))))
 

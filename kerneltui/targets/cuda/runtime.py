@@ -50,6 +50,10 @@ _PARTS = ("harness", "products", "serving", "rates")
 _HARNESS = tuple(Path(__file__).parent / f"{part}.cu" for part in _PARTS)
 _TICKS_SLACK_NS = 200_000  # the host sees the end of all streams some 100 microseconds later
 _CLOCK_SLACK_NS = 5_000  # a flag takes 1 to 2 microseconds from one GPU to another
+_CORES_OF_GPU, _CORES_OF_ENGINE = 4, 4
+"""Kept free: for the ranks of candidate, incumbent and reference on a GPU; for engine, judge and servers."""
+
+_MOST_BESIDE = 8
 _WINDOWS = Path(__file__).parent / "nccl_windows.cu"
 _ENVIRONMENT = {
     # The server must have one thread; OpenBLAS inside numpy starts more when it is loaded.
@@ -148,6 +152,12 @@ class CudaTarget:
     def cores(self) -> int:
         """CPU cores that all ranks together use."""
         return self._cpus
+
+    @property
+    def spare_cores(self) -> int:
+        """Half of what ranks, judge and engine leave: calls are enqueued before they are timed."""
+        left = self._cpus - _CORES_OF_GPU * self.gpus.count - _CORES_OF_ENGINE
+        return max(0, min(_MOST_BESIDE, left // 2))
 
     @property
     def cache_bytes(self) -> int:

@@ -6,8 +6,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from kerneltui.targets.building import (
 )
 from kerneltui.targets.cuda.code_record import report_record
 from kerneltui.targets.cuda.codegen import CodegenReport, has_kernels, make_report, ptx_lines
+from kerneltui.targets.cuda.launch_record import launch_record
 from kerneltui.targets.cuda.packages import (
     CudaToolkit,
     Nccl,
@@ -221,38 +221,6 @@ class CudaToolchain:
         names = {**TRACED_NAMES, **(defines or {})}
         return self.compile(source_text, defines=names, limit_s=limit_s, traced=True)
 
-    def compile_many(
-        self,
-        sources: Sequence[str],
-        *,
-        limit_s: float = 120.0,
-        stop: Callable[[], bool] | None = None,
-        workers: int | None = None,
-    ) -> list[Build | CompileFailure]:
-        """Builds several kernels at once, ahead of need; results in the order of the sources.
-
-        Args:
-            sources: Whole .cu files.
-            limit_s: Time for each.
-            stop: Asked meanwhile; True ends it, and what is not built is a failure "stopped".
-            workers: Compilers at one time; as many as there are cores by default.
-
-        Raises:
-            TargetError: nvcc or headers are missing, or the cache cannot be written.
-        """
-
-        def one(text: str) -> Build | CompileFailure:
-            if stop is not None and stop():
-                return CompileFailure("stopped", timed_out=True)
-            try:
-                return self.compile(text, limit_s=limit_s, stop=stop)
-            except CompileFailure as failure:
-                return failure
-
-        count = workers or len(os.sched_getaffinity(0))
-        with ThreadPoolExecutor(max(1, count), thread_name_prefix="nvcc") as pool:
-            return list(pool.map(one, sources))
-
     def codegen(self, build: Build) -> CodegenReport:
         """What the compiler made of a build: made when first asked for, and stored beside it.
 
@@ -283,6 +251,10 @@ class CudaToolchain:
             TargetError: The files of the build are gone from the cache.
         """
         return report_record(self.codegen(build))
+
+    def launch_record(self, answer: Mapping[str, Any], multiprocessors: int) -> Mapping[str, Any]:
+        """What a rank told of the launches of a call; see `launch_record`."""
+        return launch_record(answer, self.arch, multiprocessors)
 
     def sass(self, build: Build) -> str:
         """The machine code of a build, as `nvdisasm` prints it.

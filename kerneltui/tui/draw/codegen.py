@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from kerneltui.model.launch_words import launched_shapes
 from kerneltui.tui.reports import MachineCode, Report
 from kerneltui.tui.text import Line, clean, cut, fit, wrap
 
@@ -50,6 +51,7 @@ def codegen_lines(report: Report, width: int) -> Sequence[Line]:
     more = code.get("more")
     if isinstance(more, int) and more:
         lines.append(((f" and {more} more kernels", "dim"),))
+    lines += _launches(code, width)
     return [*lines, (), *_machine(report, width)]
 
 
@@ -77,6 +79,19 @@ def _finding(finding: Mapping[str, Any], width: int) -> list[Line]:
     return [cut(((f" {clean(text)}", "dim"),), width)]
 
 
+def _launches(code: Mapping[str, Any], width: int) -> list[Line]:
+    """What a call launches, shape by shape, and how it falls onto the device."""
+    lines: list[Line] = []
+    for shape, launches in launched_shapes(code):
+        lines += [(), cut((((" Launches on "), "title"), (clean(shape), "strong")), width)]
+        for text in launches:
+            first, *rest = wrap(clean(text), max(width - 6, 10))
+            lines += [((f"   {first}", "dim"),), *[((f"     {part}", "dim"),) for part in rest]]
+    if code.get("unread"):
+        lines += [(), *_wrapped(f"launches not known: {_text(code, 'unread')}", "dim", width)]
+    return lines
+
+
 def _kernel(
     kernel: Mapping[str, Any], before: Mapping[str, Any] | None, report: Report, width: int
 ) -> list[Line]:
@@ -101,13 +116,14 @@ def _kernel(
 
 
 def _fits(kernel: Mapping[str, Any]) -> str:
-    """Threads of a CTA, CTAs on an SM and what limits them: by the compiler, so an upper bound."""
+    """Threads of a CTA, CTAs on an SM and what limits them, by what the compiler knows."""
     ctas, warps, threads = kernel.get("ctas"), kernel.get("warps"), kernel.get("threads")
     if not isinstance(ctas, int):
         return "no launch bounds: CTAs on an SM are not known" if kernel else ""
     share = f", {warps:.0%} of warps" if isinstance(warps, int | float) else ""
     noun = "CTA" if ctas == 1 else "CTAs"
-    return f"{threads} threads, at most {ctas} {noun} on an SM by {_text(kernel, 'limiter')}{share}"
+    by = f"by {_text(kernel, 'limiter')}{share}"
+    return f"{threads} threads, at most {ctas} {noun} on an SM {by}, without dynamic shared memory"
 
 
 def _row(metric: str, value: int, past: int | None) -> Line:

@@ -89,16 +89,22 @@ def gpu_table(measurement: Measurement, names: int, width: int) -> Sequence[Line
             (f" {fit(clean(shape), names)}", "ink"),
             (f" {_known(use.sm_clock_mhz):>6}", "ink"),
             (f" {_known(use.power_w):>6}", "ink"),
-            (f" {_known(energy, 1) + ('' if use.counted else '~'):>9}", "ink"),
+            (f" {_known(energy, 1) + ('~' if _rough(use) else ''):>9}", "ink"),
             (f" {_known(use.flop_per_clock):>12}", "strong"),
             (f"  {_held(use)}", "dim"),
         )
         lines.append(cut(row, width))
-    if not all(use.counted for _, use in used):
+    if any(_rough(use) for _, use in used):
         lines.append(
             ((" ~ power times time: too short for the GPU's own count of energy", "faint"),)
         )
+    if any(use.power_w is None for _, use in used):
+        lines.append(((" - samples too short for the driver's average of power, 100 ms", "faint"),))
     return lines
+
+
+def _rough(use: GpuUse) -> bool:
+    return use.energy_j is not None and not use.counted
 
 
 def _known(value: float | None, digits: int = 0) -> str:
