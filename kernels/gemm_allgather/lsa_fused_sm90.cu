@@ -1012,11 +1012,8 @@ int encode(EncodeFunction function, const kt_context *ctx, CUtensorMap *map, voi
 }
 
 template <class Function>
-int driver_function(const kt_context *ctx, const char *name, unsigned version, Function *out) {
-    void *found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    const cudaError_t error =
-        cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result);
+int driver_function(const kt_context *ctx, const char *name, cudaError_t error,
+                    cudaDriverEntryPointQueryResult result, void *found, Function *out) {
     if (error) return fail(ctx, name, error);
     if (result != cudaDriverEntryPointSuccess || !found) return fail(ctx, name);
     *out = reinterpret_cast<Function>(found);
@@ -1296,8 +1293,14 @@ int prepare(State &s) {
     if (error) return fail(ctx, "setup", error);
 
     EncodeFunction function = nullptr;
-    if (driver_function(ctx, "cuTensorMapEncodeTiled", 12000, &function)) return 1;
-    if (driver_function(ctx, "cuStreamWaitValue32", 12000, &s.wait_value)) return 1;
+    /* Names of functions are literals where they are looked up: others are refused. */
+    void *found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
+                                             &result);
+    if (driver_function(ctx, "cuTensorMapEncodeTiled", error, result, found, &function)) return 1;
+    error = cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, 12000, cudaEnableDefault, &result);
+    if (driver_function(ctx, "cuStreamWaitValue32", error, result, found, &s.wait_value)) return 1;
     return fill_params(s, function);
 }
 

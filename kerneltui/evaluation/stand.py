@@ -16,7 +16,8 @@ from kerneltui.evaluation.judge_client import JudgeClient
 from kerneltui.evaluation.lane import Lane, MemoryGroup
 from kerneltui.evaluation.lane_times import Spent
 from kerneltui.evaluation.outcome import HarnessFault, Interrupted, KernelFault, fault_of
-from kerneltui.evaluation.python_lint import check_policy, lint_python, python_labels
+from kerneltui.evaluation.python_lint import lint_python, python_labels
+from kerneltui.evaluation.python_policy import check_policy
 from kerneltui.evaluation.surroundings import Surroundings
 from kerneltui.evaluation.timing import Timer, TimingProtocol
 from kerneltui.model.kernel import Kernel, Language

@@ -92,6 +92,35 @@ __global__ void k(float* p) {
 }
 
 
+LOOKS = """
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+#include <string>
+void *find(int i) {
+  void *p = nullptr;
+  CUdriverProcAddressQueryResult q;
+  cudaDriverEntryPointQueryResult r;
+  std::string n = i ? "cuMemAlloc" : "cuMulti";
+  n += "castCreate";
+  %s;
+  return p;
+}
+"""
+AT_RUN_TIME = {
+    "runtime": "cudaGetDriverEntryPointByVersion(n.c_str(), &p, 12000, 0, &r)",
+    "driver": "cuGetProcAddress(n.c_str(), &p, 12000, 0, &q)",
+    "linker": "p = dlsym(RTLD_DEFAULT, n.c_str())",
+    "pointer": "auto look = &dlsym; p = look(RTLD_DEFAULT, n.c_str())",
+    "alias": 'extern void *look(void *, const char *) __asm__("dl" "sym"); p = look(0, n.c_str())',
+}
+BY_LITERALS = {
+    "runtime": 'cudaGetDriverEntryPointByVersion("cuMemAlloc", &p, 12000, 0, &r)',
+    "driver": 'cuGetProcAddress("cu" "MemAlloc", &p, 12000, 0, &q)',
+    "linker": 'p = dlsym(RTLD_DEFAULT, "cudaGetDevice")',
+}
+
+
 def has_nvcc() -> bool:
     try:
         find_toolkit()
@@ -166,6 +195,33 @@ def test_macros_hide_nothing(name: str, tmp_path: Path) -> None:
         toolchain.compile(HIDDEN[name])
     assert caught.value.findings[0].rule == "L01"
     assert not list((tmp_path / "cache").glob("*.so"))
+
+
+@needs_nvcc
+@pytest.mark.parametrize("name", AT_RUN_TIME)
+def test_a_name_made_at_run_time_is_refused(name: str, tmp_path: Path) -> None:
+    toolchain = make(tmp_path)
+    text = LOOKS % AT_RUN_TIME[name]
+    assert not toolchain.policy.check_source(text), "this test is about what the text hides"
+    with pytest.raises(PolicyRefusal) as caught:
+        toolchain.compile(text)
+    assert {f.rule for f in caught.value.findings} == {"P03"}
+    assert caught.value.findings[0].line == 12 and "as in" in caught.value.reason
+    assert not list((tmp_path / "cache").glob("*.so"))
+
+
+@needs_nvcc
+@pytest.mark.parametrize("name", BY_LITERALS)
+def test_a_name_written_as_a_literal_is_allowed(name: str, tmp_path: Path) -> None:
+    assert make(tmp_path).compile(LOOKS % BY_LITERALS[name]).library.exists()
+
+
+@pytest.mark.parametrize(
+    "call", ['p = dlopen("libcuda.so.1", 2)', "CUmodule m; cuModuleLoadData(&m, n.data())"]
+)
+def test_loading_is_refused_before_the_compiler_is_asked(call: str, tmp_path: Path) -> None:
+    with pytest.raises(PolicyRefusal, match=r"kernel\.cu:12: block: P03: .* cannot be looked at"):
+        make(tmp_path, nvcc="no-such-nvcc").compile(LOOKS % call)
 
 
 @needs_nvcc

@@ -19,6 +19,7 @@ from kerneltui.engine.recorder import Recorder
 from kerneltui.model.command import Progress, ReadMachineCode
 from kerneltui.model.reading import GpuReading, decode_readings
 from kerneltui.targets.cuda import toolchain
+from kerneltui.targets.cuda.policy import MachinePolicy, PolicyRefusal
 from kerneltui.targets.errors import CompileFailure
 
 NOTE = b'{"build": {"element": "float16"}, "codegen": {"arch": "sm_90a"}, "rounds": 11}'
@@ -41,11 +42,15 @@ class Nvcc:
     arch = ""
     defines: object = None
 
-    def __init__(self, cache: Path, *, arch: str, policy: object) -> None:
+    def __init__(self, cache: Path, *, arch: str, policy: MachinePolicy) -> None:
         type(self).arch = arch
+        self.policy = policy
 
     def compile(self, text: str, *, defines: object) -> str:
         type(self).defines = defines
+        found = self.policy.check_source(text)
+        if found:
+            raise PolicyRefusal(found)
         if "broken" in text:
             raise CompileFailure("kernel.cu(1): error: broken")
         return text
@@ -97,6 +102,12 @@ def test_templates_are_told_apart_by_their_place(nvcc: type[Nvcc]) -> None:
 
 def test_without_a_parent_everything_is_new(nvcc: type[Nvcc]) -> None:
     assert difference(asked(parent=""))["lines"][0] == "## grow: new, 2 lines"
+
+
+def test_what_is_forbidden_here_can_be_looked_at(nvcc: type[Nvcc]) -> None:
+    """A recording may be older than a rule, and nothing of it is run."""
+    found = difference(asked("void *new_one = dlopen(text, 2);"))
+    assert found["same"] == ["same"]
 
 
 def test_what_does_not_compile_is_refused_with_the_reason(nvcc: type[Nvcc]) -> None:

@@ -18,6 +18,7 @@ from kerneltui.evaluation.stand import Stand
 from kerneltui.model.kernel import parse_kernel
 from kerneltui.model.workload import Shape
 from kerneltui.targets.cuda.ncu import ncu_arguments, read_counters
+from kerneltui.targets.cuda.policy import DEFAULT_POLICY, MachinePolicy, load_policy
 from kerneltui.targets.errors import TargetError
 
 HEAD = (
@@ -109,6 +110,7 @@ def stand(tmp_path: Path, **more: Any) -> Stand:
     known = {
         "target": SimpleNamespace(
             name=more.get("target", "cuda"),
+            policy=more.get("policy", DEFAULT_POLICY),
             toolchain=Toolchain(),
             lock=SimpleNamespace(compiling=nullcontext),
         ),
@@ -208,3 +210,28 @@ def test_the_program_finds_the_users_rules_and_choice_of_gpus_and_no_key(
         profile(stand(tmp_path), KERNEL, tmp_path)
     said = str(caught.value)
     assert "('CUDA_VISIBLE_DEVICES', '1')" in said and "secret" not in said
+
+
+def environment_of_the_program(tmp_path: Path, policy: MachinePolicy) -> dict[str, str]:
+    """What a real child finds when the profiler starts."""
+    with pytest.raises(EvaluationError) as caught:
+        profile(stand(tmp_path, policy=policy), KERNEL, tmp_path)
+    assert "no counters" in str(caught.value)
+    block = (tmp_path / "environ").read_bytes().decode()
+    return dict(item.split("=", 1) for item in block.split("\0") if item)
+
+
+def test_the_program_gets_what_the_policy_sets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")
+    copy = "import shutil; shutil.copyfile('/proc/self/environ', {!r})"
+    profiler(monkeypatch, copy.format(str(tmp_path / "environ")))
+    found = environment_of_the_program(tmp_path, DEFAULT_POLICY)
+    assert DEFAULT_POLICY.environment.items() <= found.items()
+    assert found["NCCL_NVLS_ENABLE"] == "0" and found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+    machine = tmp_path / "machine-wide.toml"
+    machine.write_text('version = 1\nallow = ["nvlink_multicast"]\n')
+    found = environment_of_the_program(tmp_path, load_policy(tmp_path, machine))
+    assert not DEFAULT_POLICY.environment.keys() & found.keys()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kerneltui.evaluation.outcome import KernelFault
-from kerneltui.evaluation.python_lint import check_policy, lint_python, python_labels
+from kerneltui.evaluation.python_lint import lint_python, python_labels
+from kerneltui.evaluation.python_policy import check_policy
 from kerneltui.evaluation.stand import identity_of, kernel_text, lint
 from kerneltui.model.kernel import parse_kernel
 from kerneltui.model.measurement import FailureKind
@@ -113,6 +114,57 @@ def test_what_the_policy_forbids_is_found_in_names_and_texts(bad):
     assert finding.line == 3
 
 
+CODE = 'extern "C" __global__ void k() {}'
+
+
+@pytest.mark.parametrize(
+    ("bad", "good"),
+    [
+        ("k = cp.RawKernel(context.text, 'k')", f"k = cp.RawKernel({CODE!r}, 'k')"),
+        (f"k = cp.RawKernel({CODE!r}.replace('k', name), 'k')",
+         f"k = cp.RawKernel('#define N 4\\n' + {CODE!r}, name, (f'-DN={{n}}',))"),
+        ("k = cp.RawKernel(CHANGED, 'k')", "k = cp.RawKernel(HEAD + CODE, 'k')"),
+        ("k = cp.RawKernel(f'{CODE}{n}', 'k')", "k = cp.RawKernel(f'{HEAD}{CODE}', 'k')"),
+        ("k = cp.RawKernel(code=LATER, name='k')", "k = cp.RawKernel(code=CODE, name='k')"),
+        ("k = cp.RawKernel(*parts)", "k = cp.RawKernel(CODE, 'k', options)"),
+        ("k = cp.RawKernel(**parts)", "k = cp.RawKernel(CODE, 'k', backend=backend)"),
+        ("k = cp.RawModule(path='kernel.cubin')", "k = cp.RawModule(code=CODE)"),
+        ("k = cp.RawModule(code=b'\\x7fELF')", "k = cp.RawModule(code=CODE, options=('-DN=4',))"),
+        ("make = cp.RawKernel", "make = cp.empty"),
+        ("k = R(text, 'k')", "k = R(CODE, 'k')"),
+        ("f(R)", "f(R(CODE, 'k'))"),
+        ("k = cp.ElementwiseKernel('T x', 'T y', text, 'k')",
+         "k = cp.ElementwiseKernel('T x', 'T y', 'y = x', 'k')"),
+        ("k = cp.ElementwiseKernel('T x', 'T y', 'y = x', 'k', preamble=text)",
+         "k = cp.ElementwiseKernel('T x', 'T y', 'y = x', 'k', preamble=HEAD)"),
+        ("k = cp.ReductionKernel('T x', 'T y', 'x', text, 'y = a', '0', 'k')",
+         "k = cp.ReductionKernel('T x', 'T y', 'x', 'a + b', 'y = a', '0', 'k')"),
+    ],
+)  # fmt: skip
+def test_what_cupy_compiles_can_be_read(bad, good):
+    head = (
+        "import cupy as cp\nfrom cupy import RawKernel as R\nHEAD = '#define N 4\\n'\n"
+        f"CODE: str = {CODE!r}\nCHANGED = CODE\nCHANGED += HEAD\nLATER = f(CODE)"
+    )
+    (finding,) = check_policy(body(bad, head), DEFAULT_POLICY)
+    assert finding.rule == "P03" and finding.text.startswith("cupy.") and finding.line == 9
+    assert not check_policy(body(good, head), DEFAULT_POLICY)
+
+
+def test_a_name_in_parts_is_found_behind_names():
+    head = "A = 'cuMulti'\nB = 'castCreate'\nC = A + B"
+    for text, line in ((head, 3), (f"{head[:13]}\nC = f'{{A}}castCreate'", 2)):
+        found = check_policy(body("pass", text), DEFAULT_POLICY)
+        assert {(f.rule, f.line) for f in found} == {("L01", line)}
+
+
+def test_texts_that_double_come_to_an_end():
+    head = "B0 = 'xy'\n"
+    head += "\n".join(f"B{i + 1} = B{i} + B{i}" for i in range(60))
+    assert not check_policy(body("pass", head), DEFAULT_POLICY)
+    assert check_policy(body("cp.RawKernel(B60, 'k')", head), DEFAULT_POLICY)
+
+
 def test_words_about_it_are_allowed():
     text = '"""No multimem here, and no cuMulticastCreate."""\n# multimem.red.add\n' + RUN
     assert not check_policy(text, DEFAULT_POLICY)
@@ -128,6 +180,12 @@ def test_the_kernels_of_the_library_pass(file):
     text = file.read_text(encoding="utf-8")
     assert not lint_python(text)
     assert not check_policy(text, DEFAULT_POLICY)
+
+
+def test_the_kernel_in_cupy_of_the_tests_on_gpus_passes():
+    text = (ROOT / "tests" / "gpu" / "python_kernels.py").read_text(encoding="utf-8")
+    found = re.findall(r"PRODUCT = cupy\.RawKernel.*?\"product\"\)", text, re.DOTALL)
+    assert found and not check_policy(found[0], DEFAULT_POLICY)
 
 
 def test_a_refusal_names_file_line_and_what_to_do():

@@ -8,6 +8,7 @@ import pytest
 
 from kerneltui.targets.cuda import device as module
 from kerneltui.targets.cuda.device import DeviceUse, MemoryWatch, device_environment
+from kerneltui.targets.cuda.policy import DEFAULT_POLICY
 
 GIB = 1 << 30
 
@@ -71,11 +72,4 @@ def test_the_users_choice_of_devices_is_kept(
     if chosen is not None:
         monkeypatch.setenv(module.VISIBLE, chosen)
     assert module._chosen(["a", "b", "c"], ["GPU-01", "GPU-12", "GPU-23"]) == expected
-    assert device_environment().get(module.VISIBLE) == chosen
-
-
-def test_multicast_is_off_in_every_child() -> None:
-    found = device_environment()
-    assert found["NCCL_NVLS_ENABLE"] == "0"
-    assert found["TORCH_SYMM_MEM_DISABLE_MULTICAST"] == "1"
-    assert found["NVSHMEM_DISABLE_NVLS"] == "1"
+    assert device_environment(DEFAULT_POLICY).get(module.VISIBLE) == chosen

@@ -12,12 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kerneltui.targets.cuda.policy import MachinePolicy
 from kerneltui.targets.cuda.telemetry import Telemetry
 from kerneltui.targets.cuda.toolchain import arch_of
 from kerneltui.targets.errors import TargetError
 
 __all__ = [
-    "DEVICE_ENVIRONMENT",
     "VISIBLE",
     "DeviceUse",
     "GpuDevice",
@@ -28,15 +28,6 @@ __all__ = [
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """The variable by which the user chooses GPUs."""
-
-DEVICE_ENVIRONMENT = {
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-    # Multicast over NVLink can put the GPUs of a shared host out of service.
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
-}
-"""What every process that may use a GPU finds in its environment."""
 
 _SLACK_BYTES = 256 << 20
 _PATIENCE_S = 30.0
@@ -226,10 +217,17 @@ class MemoryWatch:
         return ""
 
 
-def device_environment() -> dict[str, str]:
-    """What a process that may use a GPU gets: the rules of this machine, and the user's choice."""
+def device_environment(policy: MachinePolicy) -> dict[str, str]:
+    """What every process that may use a GPU finds in its environment.
+
+    That is the order of the devices, the user's choice of them, and what the machine's policy sets.
+    """
     chosen = os.environ.get(VISIBLE)
-    return {**DEVICE_ENVIRONMENT, **({} if chosen is None else {VISIBLE: chosen})}
+    return {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        **({} if chosen is None else {VISIBLE: chosen}),
+        **policy.environment,
+    }
 
 
 def _chosen(handles: Sequence[Any], names: Sequence[str]) -> list[Any]:

@@ -1,7 +1,8 @@
 """What kernels may not do on this machine, as data, and the checks that hold them to it.
 
-The default forbids NVLink multicast, changes of the environment, and changes of the device's own
-settings. A machine's file adds to it, and may allow multicast; a user's file may only add::
+The default forbids NVLink multicast, changes of the environment, changes of the device's own settings,
+and code that a kernel loads while it runs. A machine's file adds to it, and may allow multicast; a
+user's file may only add::
 
     # /etc/kerneltui/machine.toml
     version = 1
@@ -16,8 +17,10 @@ settings. A machine's file adds to it, and may allow multicast; a user's file ma
     NCCL_DEBUG = "WARN"
 
 A kernel is looked at four times, all before it is launched: as text; preprocessed, where no macro hides
-anything; as PTX, where no asm statement does; and by the symbols that its object file asks for. A name
-that is put together while the program runs escapes all of them: the sandbox has to stop that.
+anything; as PTX, where no asm statement does; and by the symbols that its object file asks for. Functions
+that are found by name at run time must be asked for by a literal; see `lookups`. No look sees what machine
+code does that is written as bytes, or a call of the kernel's driver that no library makes (`ioctl`): the
+sandbox leaves a rank its devices, so it does not stop that either.
 """
 
 from __future__ import annotations
@@ -25,10 +28,8 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import translate
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,15 @@ from kerneltui.model.record import canonical_json
 from kerneltui.model.toml_table import TableReader
 from kerneltui.targets.cuda.elf import read_symbols
 from kerneltui.targets.cuda.finding import Finding, Level, one_line
+from kerneltui.targets.cuda.forbidden import DEFAULT_FEATURES, ForbiddenFeature, matches
+from kerneltui.targets.cuda.lookups import lookup_symbols, lookups
 from kerneltui.targets.cuda.source import CudaSource, own_lines
 from kerneltui.targets.errors import CompileFailure
 
 __all__ = [
     "DEFAULT_POLICY",
     "MACHINE_FILE",
-    "ForbiddenFeature",
+    "NO_POLICY",
     "MachinePolicy",
     "PolicyRefusal",
     "load_policy",
@@ -70,94 +73,11 @@ class PolicyRefusal(CompileFailure):
         self.findings = findings
 
 
-@dataclass(frozen=True, slots=True)
-class ForbiddenFeature:
-    """One thing that kernels may not do.
-
-    Attributes:
-        name: What a file calls it.
-        rule: Id of its findings.
-        reason: Why, in words that stand behind "is forbidden: ".
-        identifiers: Patterns of names, such as `cuMulticast*`.
-        instructions: Opcodes of PTX that are forbidden with everything behind them, such as `multimem`.
-        arguments: Regular expressions on calls and assignments, for features that a value switches on.
-        texts: Parts that no text in the source may have.
-        environment: Variables that switch it off in every process.
-        optional: True if a machine's file may allow it.
-        in_libraries: False if the CUDA runtime itself asks for these symbols, so that they prove
-            nothing in a finished library.
-    """
-
-    name: str
-    rule: str
-    reason: str
-    identifiers: tuple[str, ...] = ()
-    instructions: tuple[str, ...] = ()
-    arguments: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    optional: bool = False
-    in_libraries: bool = True
-
-
-_MULTICAST = ForbiddenFeature(
-    name="nvlink_multicast",
-    rule="L01",
-    reason="NVLink multicast can put the GPUs of a shared machine out of service",
-    identifiers=(
-        "cuMulticast*",
-        "CUmulticast*",
-        "CU_MULTICAST_*",
-        "*[Mm]ultimem*",
-        "*multicast_ptr*",
-        "*[Nn]vls*",
-        "*NVLS*",
-        "nvshmem*_mc_ptr",
-    ),
-    instructions=("multimem",),
-    arguments=(
-        r"\bTKParallelTensor\b[^;{}]*?,\s*[Tt]rue\s*[),]",
-        r"\bnccl(?:LsaBarrier|LLA2A|Barrier)Session\b[^;{}]*?,\s*true\s*[),}]",
-    ),
-    environment={
-        "NCCL_NVLS_ENABLE": "0",
-        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-        "NVSHMEM_DISABLE_NVLS": "1",
-    },
-    optional=True,
-)
-_ENVIRONMENT = ForbiddenFeature(
-    name="environment_change",
-    rule="L02",
-    reason="the harness sets the environment, also what keeps a machine safe",
-    identifiers=("setenv", "putenv", "unsetenv", "clearenv", "environ", "__environ"),
-    in_libraries=False,
-)
-_DEVICE_SETTINGS = ForbiddenFeature(
-    name="device_settings",
-    rule="P01",
-    reason="clocks, power, partitions and the reset of a device belong to the machine",
-    identifiers=(
-        "nvmlDeviceSet*",
-        "nvmlDeviceReset*",
-        "nvmlDeviceClear*",
-        "nvmlDeviceModify*",
-        "nvmlDeviceCreate*",
-        "nvmlGpuInstanceCreate*",
-        "nvmlGpuInstanceDestroy*",
-        "nvmlComputeInstanceDestroy",
-        "nvmlUnitSet*",
-        "nvmlSystemSet*",
-        "cudaDeviceReset",
-        "cuDevicePrimaryCtxReset*",
-    ),
-    texts=("nvidia-smi", "nvidia-settings", "nvidia-modprobe"),
-    in_libraries=False,
-)
-_LINE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*(?:line\b|\d)", re.MULTILINE)
+_LINE = re.compile(r"^[^\S\n]*(?:#|%:)[^\S\n]*(?:line\b|\d)", re.MULTILINE)
+_MARKER = re.compile(r"^#(?:line)?[^\S\n]+\d+[^\S\n]+\"", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _PASTE = re.compile(r"\s*(?:##|%:%:)\s*")
-_PASTED = re.compile(r"\w+(?:\s*(?:##|%:%:)\s*\w+)+")
+_PASTED = re.compile(r"\b\w+(?:\s*(?:##|%:%:)\s*\w+)+")
 _PASTING_MACRO = re.compile(
     r"^[ \t]*(?:#|%:)[ \t]*define[ \t]+(\w+)\(([^)\n]*)\)([^\n]*(?:##|%:%:)[^\n]*)", re.MULTILINE
 )
@@ -194,14 +114,6 @@ class MachinePolicy:
         plain = canonical_json((self.features, self.extra_environment))
         return hashlib.sha256(plain).hexdigest()[:16]
 
-    def check_environment(self, environment: Mapping[str, str]) -> tuple[Finding, ...]:
-        """Finds variables that a child process lacks."""
-        return tuple(
-            Finding("L02", Level.BLOCK, 0, f"{name}={value} is not set in the child process")
-            for name, value in self.environment.items()
-            if environment.get(name) != value
-        )
-
     def check_source(self, text: str) -> tuple[Finding, ...]:
         """Finds forbidden features in a source text."""
         source = CudaSource(text)
@@ -209,10 +121,10 @@ class MachinePolicy:
         return _sorted([*found, *self._arguments(source), *self._literals(source)])
 
     def check_preprocessed(self, text: str, file: str) -> tuple[Finding, ...]:
-        """Finds forbidden features in what the preprocessor made of one file."""
+        """Finds forbidden features in what the preprocessor made of one file, and hidden names."""
         source = own_lines(text, file)
         found = [*self._names(source), *self._arguments(source), *self._literals(source)]
-        return _sorted(found)
+        return _sorted([*found, *(lookups(source) if self.features else ())])
 
     def check_ptx(self, text: str) -> tuple[Finding, ...]:
         """Finds forbidden instructions in PTX."""
@@ -223,32 +135,36 @@ class MachinePolicy:
             for match in _instructions(feature, code)
         )
 
-    def check_symbols(self, file: Path, *, library: bool = False) -> tuple[Finding, ...]:
-        """Finds forbidden functions in the symbols that an object file or a library asks for.
+    def check_symbols(self, file: Path, preprocessed: Sequence[str] = ()) -> tuple[Finding, ...]:
+        """Finds forbidden functions in the symbols that an object file asks for.
 
         Args:
             file: The ELF file.
-            library: True for a finished library, which holds the CUDA runtime as well.
+            preprocessed: The texts that it was compiled from, with headers: what they look up by a
+                name that can be read may be asked for.
 
         Raises:
             TargetError: It is no ELF file.
         """
-        symbols = read_symbols(file)
-        names = sorted(symbols.undefined)
-        return _sorted(
+        # assembly may ask for one version of a symbol: name@VERSION
+        names = sorted({name.partition("@")[0] for name in read_symbols(file).undefined})
+        found = [
             self._refuse(feature, f"the symbol {name}")
             for feature in self.features
-            if feature.in_libraries or not library
+            if feature.in_objects
             for name in names
-            if _matches(feature.identifiers, name)
-        )
+            if matches(feature.identifiers, name)
+        ]
+        return _sorted([*found, *(lookup_symbols(names, preprocessed) if self.features else ())])
 
     def _refuse(self, feature: ForbiddenFeature, what: str, line: int = 0) -> Finding:
         text = f"{what} is forbidden: {feature.reason} ({feature.name})"
         return Finding(feature.rule, Level.BLOCK, line, text)
 
     def _hidden_lines(self, source: CudaSource) -> Iterator[Finding]:
-        for match in _LINE.finditer(source.code):
+        # in a raw text such a line reaches the preprocessed text as it is, and counts there
+        found = [*_LINE.finditer(source.code), *_MARKER.finditer(source.text)]
+        for match in found:
             yield Finding(
                 "P02",
                 Level.BLOCK,
@@ -259,7 +175,7 @@ class MachinePolicy:
     def _names(self, source: CudaSource) -> Iterator[Finding]:
         for match in _WORD.finditer(source.code):
             for feature in self.features:
-                if not _matches(feature.identifiers, match[0]):
+                if not matches(feature.identifiers, match[0]):
                     continue
                 if feature.optional and _SWITCHED_OFF.match(source.code, match.end()):
                     continue
@@ -281,7 +197,7 @@ class MachinePolicy:
     def _in_text(self, text: str, line: int) -> Iterator[Finding]:
         for word in _WORD.findall(text):
             for feature in self.features:
-                if _matches(feature.identifiers, word):
+                if matches(feature.identifiers, word):
                     yield self._refuse(feature, word, line)
 
     def _arguments(self, source: CudaSource) -> Iterator[Finding]:
@@ -300,8 +216,11 @@ class MachinePolicy:
                     yield self._refuse(feature, what, literal.line)
 
 
-DEFAULT_POLICY = MachinePolicy((_MULTICAST, _ENVIRONMENT, _DEVICE_SETTINGS))
+DEFAULT_POLICY = MachinePolicy(DEFAULT_FEATURES)
 """What holds where no file says anything."""
+
+NO_POLICY = MachinePolicy(())
+"""Forbids nothing: for code that is looked at and never run."""
 
 
 def load_policy(user_folder: Path, machine_file: Path = MACHINE_FILE) -> MachinePolicy:
@@ -373,15 +292,6 @@ def _apply(
     return replace(policy, features=tuple(features), extra_environment=extra, device_locks=locks)
 
 
-def _matches(patterns: tuple[str, ...], name: str) -> bool:
-    return _union(patterns).match(name) is not None
-
-
-@cache
-def _union(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(translate, patterns)) or r"(?!)")
-
-
 def _instructions(feature: ForbiddenFeature, text: str) -> Iterator[re.Match[str]]:
     for opcode in feature.instructions:
         yield from re.finditer(rf"(?<![\w.$%]){re.escape(opcode)}(?:\.[\w:]+)+", text)
@@ -392,7 +302,7 @@ def _forbidden_text(feature: ForbiddenFeature, text: str, assembly: bool) -> str
         # outside of asm a text with one part is prose, one with more is for an asm statement
         if assembly or match[0].count(".") > 1:
             return f"the instruction {match[0]}"
-    if _WORD.fullmatch(text) and _matches(feature.identifiers, text):
+    if _WORD.fullmatch(text) and matches(feature.identifiers, text):
         return f'the name "{text}"'
     name = text.partition("=")[0]
     if name in feature.environment:

@@ -140,8 +140,7 @@ class CudaTarget:
                 **(environment or {}),
                 **_toolkit_environment(),
                 **_ENVIRONMENT,
-                **device_environment(),
-                **policy.environment,
+                **device_environment(policy),
             },
             self._traits,
         )
@@ -167,7 +166,7 @@ class CudaTarget:
     @property
     def judge_place(self) -> JudgePlace:
         """Where the judge works: on the GPUs, where it makes the buffers too."""
-        return JudgePlace("cuda", {**device_environment(), **self.policy.environment})
+        return JudgePlace("cuda", device_environment(self.policy))
 
     def threads_per_rank(self, ranks: int) -> int:
         """CPU threads of one rank: cores over ranks, at least one."""

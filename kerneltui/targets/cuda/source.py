@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-__all__ = ["Call", "CudaSource", "Literal", "own_lines", "split_arguments"]
+__all__ = ["Call", "CudaSource", "Literal", "argument_spans", "own_lines", "split_arguments"]
 
 _SPLICE = re.compile(r"(?:\\|\?\?/)[ \t\v\f]*\r?\n")
 _TOKEN = re.compile(
@@ -22,7 +22,9 @@ _TOKEN = re.compile(
     r"|[A-Za-z_]\w*|\.?\d(?:[\w.]|'(?=\w))*",
     re.DOTALL,
 )
-_ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]+)|([0-7]{1,3})|u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
+_ESCAPE = re.compile(
+    r"\\(?:x([0-9A-Fa-f]+)|([0-7]{1,3})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL
+)
 _SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a", "b": "\b"}
 _ASM = re.compile(r"\b(?:asm|__asm__|__asm)\s*(?:\b(?:volatile|__volatile__|goto|inline)\s*)*\(")
 _MARKER = re.compile(r"^#(?:line)?\s+(\d+)\s+\"((?:\\.|[^\"\\])*)\"")
@@ -135,7 +137,12 @@ class CudaSource:
 
 def split_arguments(text: str) -> list[str]:
     """Splits at commas that stand in no brackets."""
-    parts: list[str] = []
+    parts = [text[begin:end].strip() for begin, end in argument_spans(text)]
+    return parts if len(parts) > 1 or parts[0] else []
+
+
+def argument_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Begin and end of what stands between commas that are in no brackets."""
     depth = begin = 0
     for index, character in enumerate(text):
         if character in "([{":
@@ -143,10 +150,9 @@ def split_arguments(text: str) -> list[str]:
         elif character in ")]}":
             depth -= 1
         elif character == "," and depth == 0:
-            parts.append(text[begin:index].strip())
+            yield begin, index
             begin = index + 1
-    rest = text[begin:].strip()
-    return [*parts, rest] if rest or parts else []
+    yield begin, len(text)
 
 
 def own_lines(preprocessed: str, file: str) -> CudaSource:
@@ -154,7 +160,7 @@ def own_lines(preprocessed: str, file: str) -> CudaSource:
     kept: list[str] = []
     numbers: list[int] = []
     number, inside = 1, False
-    for line in preprocessed.splitlines():
+    for line in preprocessed.split("\n"):  # the preprocessor knows no other end of a line
         marker = _MARKER.match(line)
         if marker:
             number = int(marker[1])
@@ -198,11 +204,11 @@ def _spaces(text: str) -> str:
 
 def _unescape(text: str) -> str:
     def one(match: re.Match[str]) -> str:
-        if match[1] or match[3]:
-            return chr(min(int(match[1] or match[3], 16), 0x10FFFF))
+        if number := match[1] or match[3] or match[4]:
+            return chr(min(int(number, 16), 0x10FFFF))
         if match[2]:
             return chr(int(match[2], 8))
-        return _SIMPLE.get(match[4], match[4])
+        return _SIMPLE.get(match[5], match[5])
 
     return _ESCAPE.sub(one, text)
 

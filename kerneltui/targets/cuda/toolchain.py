@@ -46,6 +46,7 @@ _FLAGS = (
     "-O3",
     "-shared",
     "-lineinfo",
+    "-DNVTX_DISABLE",  # the marks of CUB load a library, which the policy forbids
     "--keep",  # the preprocessed text and the PTX are what the policy looks at
     "-Xptxas",
     "-v",
@@ -321,12 +322,11 @@ class CudaToolchain:
 
     def _inspect(self, folder: Path, run: CompilerRun) -> None:
         """Holds what was made to the policy, and finds functions that nobody has."""
-        found = []
-        for name in ("kernel.cpp1.ii", "kernel.cpp4.ii"):  # for the device and for the host
-            text = (folder / name).read_text(errors="replace")
-            found += self.policy.check_preprocessed(text, "kernel.cu")
+        names = ("kernel.cpp1.ii", "kernel.cpp4.ii")  # for the device and for the host
+        texts = [(folder / name).read_text(errors="replace") for name in names]
+        found = [f for text in texts for f in self.policy.check_preprocessed(text, "kernel.cu")]
         found += self.policy.check_ptx((folder / "kernel.ptx").read_text(errors="replace"))
-        found += self.policy.check_symbols(folder / "kernel.o")
+        found += self.policy.check_symbols(folder / "kernel.o", texts)
         if found:
             raise PolicyRefusal(tuple(dict.fromkeys(found)))
         for name in _UNDEFINED.findall(run.log):
