@@ -34,8 +34,8 @@ __all__ = ["profile", "profiled_shape"]
 
 _LIMIT_S = 240.0
 _LOOK_S = 0.5
-# Where the user keeps what forbids features, and the locks of this machine.
-_KEPT = ("HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")
+# Where the user keeps what forbids features.
+_KEPT = ("HOME", "XDG_CONFIG_HOME")
 _MODULE = "kerneltui.evaluation.worker_profile"
 
 
