@@ -85,7 +85,7 @@ def difference(asked: CodeQuestion) -> dict[str, Any]:
         Refused: It cannot be made on this machine; the text says why.
     """
     # The compiler's side is needed by this question alone.
-    from kerneltui.evaluation.stand import element_define, kernel_text
+    from kerneltui.evaluation.kernel_text import element_define, kernel_text
     from kerneltui.targets.cuda.code_record import short_name
     from kerneltui.targets.cuda.codegen import demangle
     from kerneltui.targets.cuda.policy import NO_POLICY, PolicyRefusal, load_policy

@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from kerneltui.evaluation.judge_client import JudgeFailure
+from kerneltui.evaluation.kernel_text import element_define, kernel_text
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import EvaluationError, Interrupted, KernelFault, fault_of
-from kerneltui.evaluation.stand import COMPILE_LIMIT_S, Stand, element_define, kernel_text
+from kerneltui.evaluation.stand import COMPILE_LIMIT_S, Stand
 from kerneltui.evaluation.values import ValueClass
 from kerneltui.model.kernel import Kernel, Language
 from kerneltui.model.measurement import FailureKind

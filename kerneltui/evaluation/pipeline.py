@@ -23,6 +23,7 @@ from kerneltui.evaluation.bench_plan import BenchPlan
 from kerneltui.evaluation.bench_result import ShapeResult
 from kerneltui.evaluation.code_record import code_record
 from kerneltui.evaluation.judge_client import JudgeFailure
+from kerneltui.evaluation.kernel_lint import lint
 from kerneltui.evaluation.launch_shapes import launches_on, main_shapes
 from kerneltui.evaluation.outcome import (
     Built,
@@ -39,7 +40,7 @@ from kerneltui.evaluation.outcome import (
 )
 from kerneltui.evaluation.prefetch import Prefetch
 from kerneltui.evaluation.profile import profile
-from kerneltui.evaluation.stand import MachineTarget, Stand, lint
+from kerneltui.evaluation.stand import MachineTarget, Stand
 from kerneltui.evaluation.timing import LaneFailure, TimingProtocol, WrongOutput
 from kerneltui.evaluation.trial import Trial
 from kerneltui.evaluation.verify import Tally, VerifyPlan, mismatch, verify_idle, verify_shape

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from kerneltui.evaluation.device_lint import LintContext, lint_device_code
 from kerneltui.evaluation.judge_client import JudgeClient
+from kerneltui.evaluation.kernel_text import element_define, identity_of, kernel_text
 from kerneltui.evaluation.lane import Lane, MemoryGroup
 from kerneltui.evaluation.lane_times import Spent
 from kerneltui.evaluation.outcome import HarnessFault, Interrupted, KernelFault, fault_of
-from kerneltui.evaluation.python_lint import lint_python, python_labels
 from kerneltui.evaluation.python_policy import check_policy
 from kerneltui.evaluation.surroundings import Surroundings
 from kerneltui.evaluation.timing import Timer, TimingProtocol
@@ -24,44 +21,21 @@ from kerneltui.model.kernel import Kernel, Language
 from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.reading import GpuReading
 from kerneltui.model.workload import Workload
-from kerneltui.targets.cuda.finding import Finding, Level, one_line
-from kerneltui.targets.cuda.network import gin_missing
 from kerneltui.targets.cuda.policy import MachinePolicy, PolicyRefusal
 from kerneltui.targets.device_lock import DeviceLock
 from kerneltui.targets.errors import CompileFailure, RankFailure
 from kerneltui.targets.locks import LockTimeout, MachineLock
 from kerneltui.targets.notices import Notices
 from kerneltui.targets.port import Build, GroupRole, JudgePlace, Limits, Toolchain
-from kerneltui.targets.python import PythonBuilds, extension_text, is_python
+from kerneltui.targets.python import PythonBuilds, is_python
 
 __all__ = [
     "COMPILE_LIMIT_S",
     "MachineTarget",
     "Stand",
-    "element_define",
-    "identity_of",
-    "kernel_text",
-    "lint",
 ]
 
 COMPILE_LIMIT_S = 120.0
-_IDENTITY = "kerneltui-source:"
-_FUNCTIONS = (
-    "kerneltui_requirements",
-    "kerneltui_setup",
-    "kerneltui_run",
-    "kerneltui_teardown",
-)
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_LABELS = {
-    "threads": r"\b(std::j?thread|pthread_create|std::async)\b",
-    "processes": r"\b(fork|vfork|popen|system|execv\w*|posix_spawn\w*)\s*\(",
-    "files": r"\b(fopen|ofstream|ifstream|mkstemp)\b|\bopen(at)?\s*\(",
-    "system calls": r"\b(syscall|ptrace|process_vm_\w+|mprotect|dlopen|dlsym)\s*\(",
-    "environment": r"\b(getenv|setenv)\s*\(",
-    "clocks": r"\b(clock_gettime|gettimeofday)\b|std::chrono",
-    "static state": r"^\s*static\s+(?!const|inline|_?[A-Za-z:<>*& ]*\()",
-}
 
 
 class MachineTarget(Protocol):
@@ -376,68 +350,3 @@ class Stand:
                 yield
         except LockTimeout as error:
             raise Interrupted(str(error)) from error
-
-
-def identity_of(kernel: Kernel) -> str:
-    """Returns the text that a library of this kernel must contain."""
-    return _IDENTITY + hashlib.sha256(kernel.build_text().encode()).hexdigest()
-
-
-def kernel_text(kernel: Kernel) -> str:
-    """Returns the text that is compiled: the kernel, and its identity for reading back."""
-    if kernel.language is Language.PYTHON:
-        return f"{kernel.build_text()}\n# {identity_of(kernel)}\n"
-    return (
-        f"{kernel.build_text()}\n"
-        'extern "C" __attribute__((used, visibility("default"))) const char kerneltui_identity[] =\n'
-        f'    "{identity_of(kernel)}";\n'
-    )
-
-
-def element_define(dtype: str) -> dict[str, str]:
-    """Returns the macro that tells a kernel for which element type it is built; see kernel.h."""
-    return {"KT_ELEMENT": f"KT_ELEMENT_{dtype.upper()}"}
-
-
-def lint(kernel: Kernel, target: str = "cpu") -> list[str]:
-    """Labels what a kernel uses beside arithmetic, and refuses faults of device code.
-
-    Returns:
-        Labels, and the warnings of the device lint.
-
-    Raises:
-        KernelFault: A function of the contract is missing, or the device lint finds an error.
-    """
-    if kernel.language is Language.PYTHON:
-        _refuse_errors(kernel, lint_python(kernel.source))
-        try:
-            extension = extension_text(kernel.source)
-        except CompileFailure as error:
-            raise KernelFault(Stage.LINT, FailureKind.REFUSED, error.reason) from error
-        labels = python_labels(kernel.source) + (["extension of torch"] if extension else [])
-        return labels + (_device_warnings(kernel, extension) if target == "cuda" else [])
-    code = _COMMENT.sub(" ", kernel.source)
-    missing = [name for name in _FUNCTIONS if not re.search(rf"\b{name}\s*\(", code)]
-    if missing:
-        raise KernelFault(
-            Stage.LINT,
-            FailureKind.REFUSED,
-            f"{kernel.file}: {', '.join(missing)} is missing; see kernel.h for the contract",
-        )
-    labels = [name for name, rule in _LABELS.items() if re.search(rule, code, re.MULTILINE)]
-    return labels + (_device_warnings(kernel, kernel.source) if target == "cuda" else [])
-
-
-def _device_warnings(kernel: Kernel, code: str) -> list[str]:
-    missing = gin_missing()
-    findings = lint_device_code(code, LintContext(gin=not missing, gin_missing=missing))
-    _refuse_errors(kernel, findings)
-    return [one_line(finding, kernel.file) for finding in findings]
-
-
-def _refuse_errors(kernel: Kernel, findings: Sequence[Finding]) -> None:
-    wrong = [one_line(f, kernel.file) for f in findings if f.level is not Level.WARN]
-    if wrong:
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        reason = wrong[0] + more
-        raise KernelFault(Stage.LINT, FailureKind.REFUSED, reason, "\n".join(wrong))

@@ -18,6 +18,7 @@ from kerneltui.evaluation.benchmark import (
 )
 from kerneltui.evaluation.code_record import code_record, loud_findings
 from kerneltui.evaluation.gpu_use import add_gpu_use
+from kerneltui.evaluation.kernel_lint import lint
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.launch_shapes import launches_on, main_shapes
 from kerneltui.evaluation.launches import explain_fault
@@ -31,7 +32,7 @@ from kerneltui.evaluation.outcome import (
     fault_of,
 )
 from kerneltui.evaluation.rounds import ShapeRounds
-from kerneltui.evaluation.stand import Stand, lint
+from kerneltui.evaluation.stand import Stand
 from kerneltui.evaluation.values import ValueClass
 from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_idle, verify_shape
 from kerneltui.model.candidate import Failure

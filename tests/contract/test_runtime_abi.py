@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kerneltui.evaluation import worker_abi as abi
-from kerneltui.evaluation.stand import element_define
+from kerneltui.evaluation.kernel_text import element_define
 from kerneltui.targets.cpu import runtime
 from kerneltui.targets.cpu.toolchain import CpuToolchain
 from kerneltui.targets.locks import MachineLock

@@ -18,8 +18,9 @@ pytestmark = pytest.mark.slow
 from test_python_gpu import ALIGNED, ODD, ROOT, stand_of, verify  # noqa: E402
 
 from kerneltui.evaluation.baseline_kernels import baseline_kernel  # noqa: E402
+from kerneltui.evaluation.kernel_text import element_define, kernel_text  # noqa: E402
 from kerneltui.evaluation.outcome import KernelFault  # noqa: E402
-from kerneltui.evaluation.stand import Stand, element_define, kernel_text  # noqa: E402
+from kerneltui.evaluation.stand import Stand  # noqa: E402
 from kerneltui.evaluation.values import ValueClass  # noqa: E402
 from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape  # noqa: E402
 from kerneltui.model.kernel import parse_kernel  # noqa: E402

@@ -22,8 +22,9 @@ from test_python_gpu import ROOT, verify  # noqa: E402
 
 from kerneltui.evaluation.baseline_kernels import baseline_kernel  # noqa: E402
 from kerneltui.evaluation.calibration import open_baseline  # noqa: E402
+from kerneltui.evaluation.kernel_lint import lint  # noqa: E402
 from kerneltui.evaluation.outcome import KernelFault  # noqa: E402
-from kerneltui.evaluation.stand import Stand, lint  # noqa: E402
+from kerneltui.evaluation.stand import Stand  # noqa: E402
 from kerneltui.evaluation.timing import TimingProtocol  # noqa: E402
 from kerneltui.model.kernel import parse_kernel  # noqa: E402
 from kerneltui.model.measurement import FailureKind, Stage  # noqa: E402

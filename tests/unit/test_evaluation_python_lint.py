@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from kerneltui.evaluation.kernel_lint import lint
+from kerneltui.evaluation.kernel_text import identity_of, kernel_text
 from kerneltui.evaluation.outcome import KernelFault
 from kerneltui.evaluation.python_lint import lint_python, python_labels
 from kerneltui.evaluation.python_policy import check_policy
-from kerneltui.evaluation.stand import identity_of, kernel_text, lint
 from kerneltui.model.kernel import parse_kernel
 from kerneltui.model.measurement import FailureKind
 from kerneltui.targets.cuda.policy import DEFAULT_POLICY

@@ -2,8 +2,9 @@ import pytest
 from evaluation_fakes import workload
 
 from kerneltui.evaluation.canary import broken_kernel
+from kerneltui.evaluation.kernel_lint import lint
+from kerneltui.evaluation.kernel_text import identity_of, kernel_text
 from kerneltui.evaluation.outcome import KernelFault
-from kerneltui.evaluation.stand import identity_of, kernel_text, lint
 from kerneltui.model.kernel import parse_kernel
 from kerneltui.model.measurement import FailureKind, Stage
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kerneltui.evaluation.device_lint import lint_device_code
-from kerneltui.evaluation.stand import element_define
+from kerneltui.evaluation.kernel_text import element_define
 from kerneltui.model.expression import Value
 from kerneltui.model.kernel import Kernel, TunableKind, parse_kernel
 from kerneltui.model.workload import Workload
