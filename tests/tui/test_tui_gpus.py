@@ -146,7 +146,7 @@ def test_the_table_has_parent_and_change() -> None:
     assert ["HGMMA", "32", "24", "+8"] in rows
     assert ["LDL", "16", "0", "+16"] in rows
     assert ["instructions", "2391", "2022", "+369"] in rows
-    fits = "   384 threads, at most 1 CTA on an SM by registers, 19% of warps, without dynamic shared memory"
+    fits = "   384 threads, at most 1 CTA/SM by registers and static smem, 19% of warps"
     assert fits in lines
     assert " gate_kernel   new" in lines and " wait_kernel   gone" in lines
 

@@ -121,9 +121,8 @@ def _fits(kernel: Mapping[str, Any]) -> str:
     if not isinstance(ctas, int):
         return "no launch bounds: CTAs on an SM are not known" if kernel else ""
     share = f", {warps:.0%} of warps" if isinstance(warps, int | float) else ""
-    noun = "CTA" if ctas == 1 else "CTAs"
-    by = f"by {_text(kernel, 'limiter')}{share}"
-    return f"{threads} threads, at most {ctas} {noun} on an SM {by}, without dynamic shared memory"
+    by = f"by {_text(kernel, 'limiter')}"
+    return f"{threads} threads, at most {ctas} CTA/SM {by} and static smem{share}"
 
 
 def _row(metric: str, value: int, past: int | None) -> Line:
