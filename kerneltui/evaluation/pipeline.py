@@ -94,9 +94,8 @@ class Evaluator:
         self._closed = threading.Event()
         workers = target.spare_cores or min(_MOST_COMPILERS, target.cores)
         self._prefetch = Prefetch(self._build_ahead, workers)
-        if (
-            target.spare_cores
-        ):  # else compilers wait for whoever holds the machine, who would wait for them
+        if target.spare_cores:
+            # Elsewhere compilers wait for whoever holds the machine, who would wait for them.
             join = partial(self._prefetch.join, checkpoint=self.stand.checkpoint)
             self.stand.before_build = join
 
