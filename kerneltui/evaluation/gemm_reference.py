@@ -26,21 +26,9 @@ __all__ = [
     "Ranks",
     "edited",
     "everywhere",
-    "library",
-    "oracle",
     "scale",
     "variant",
 ]
-
-
-def oracle(inputs: Tensors, shape: Shape) -> dict[str, Tensor]:
-    """C = A B in float64."""
-    return {"C": inputs["A"].double() @ inputs["B"].double()}
-
-
-def library(inputs: Tensors, shape: Shape) -> dict[str, Tensor]:
-    """C = A B by the vendor GEMM."""
-    return {"C": inputs["A"] @ inputs["B"]}
 
 
 def scale(inputs: Tensors, outputs: Tensors, shape: Shape) -> dict[str, Tensor]:

@@ -125,10 +125,10 @@ def test_inputs_whose_answer_does_not_fit_the_type_are_refused(tmp_path: Path) -
     folder = tmp_path / "large"
     shutil.copytree(WORKLOAD_FOLDER.parent / "gemm_fp16", folder)
     file = folder / "reference.py"
-    text = file.read_text().replace("    oracle,\n", "    oracle as product,\n")
-    file.write_text(
-        f'{text}\n\ndef oracle(inputs, shape):\n    return {{"C": 100 * product(inputs, shape)["C"]}}\n'
-    )
+    text = file.read_text()
+    product = 'inputs["A"].double() @'
+    assert product in text
+    file.write_text(text.replace(product, f"100 * {product}"))
     made = Reference(load_workload(folder, "cuda"))
     made.base(sized(8, 8, 16), ValueClass.NATURAL, 1)
     outputs = made.outputs

@@ -6,6 +6,7 @@ Runs in the judge alone. The interface is described in `kerneltui.evaluation.inp
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from kerneltui.evaluation.gemm_reference import (
     HONEST_PRODUCTS,
@@ -14,14 +15,23 @@ from kerneltui.evaluation.gemm_reference import (
     Ranks,
     edited,
     everywhere,
-    library,
-    oracle,
     scale,
     variant,
 )
-from kerneltui.evaluation.inputs import MutantCall
+from kerneltui.evaluation.inputs import MutantCall, Tensors
+from kerneltui.model.workload import Shape
 
 __all__ = ["HONEST", "MUTANTS", "edited", "library", "oracle", "scale", "variant"]
+
+
+def oracle(inputs: Tensors, shape: Shape) -> dict[str, Tensor]:
+    """C = A B in float64."""
+    return {"C": inputs["A"].double() @ inputs["B"].double()}
+
+
+def library(inputs: Tensors, shape: Shape) -> dict[str, Tensor]:
+    """C = A B by the vendor GEMM."""
+    return {"C": inputs["A"] @ inputs["B"]}
 
 
 # --- Answers that must be refused: those of any product, and those of ranks that do not communicate --
