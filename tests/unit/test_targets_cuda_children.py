@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,7 +42,10 @@ def target(folder: Path, policy: MachinePolicy, *, vendors: bool = False) -> Cud
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    block = Path(f"/proc/{pid}/environ").read_bytes().decode()
+    file, until = Path(f"/proc/{pid}/environ"), time.monotonic() + 20.0
+    while not (block := file.read_bytes().decode()):  # its program is being loaded just now
+        assert time.monotonic() < until
+        time.sleep(0.01)
     return dict(item.split("=", 1) for item in block.split("\0") if item)
 
 
