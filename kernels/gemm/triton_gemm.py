@@ -87,6 +87,10 @@ def by_pointers(
     # kerneltui: evolve end
 
 
+def requirements(problem):
+    return {"graph_safe": 1}
+
+
 def setup(context):
     m, n, k = (context.dimensions[name] for name in ("M", "N", "K"))
     size = context.buffers[0]["A"].element_size()

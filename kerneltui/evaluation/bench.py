@@ -135,7 +135,8 @@ class SideBySide:
             lanes.append(LaneResult(name, name in self._spec.baselines, error=reason))
         spent = {"verifying": round(verified - begin, 3), **self._stand.spent.take()}
         result = self._outcome(shape, sets, timed.calls, lanes)
-        return replace(result, seconds=time.monotonic() - begin, spent=spent)
+        seconds = time.monotonic() - begin
+        return replace(result, graph=timed.graph, seconds=seconds, spent=spent)
 
     def _outcome(self, shape: Shape, sets: int, calls: int, lanes: list[LaneResult]) -> ShapeResult:
         workload = self._stand.workload

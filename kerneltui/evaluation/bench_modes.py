@@ -10,7 +10,8 @@ from statistics import median
 from typing import Any
 
 from kerneltui.evaluation.bench_plan import BenchPlan, gaps
-from kerneltui.evaluation.bench_result import Mode, ModeTimes, percentile, ratios
+from kerneltui.evaluation.bench_result import Mode, ModeTimes, ratios
+from kerneltui.evaluation.bench_times import gpu_note, served
 from kerneltui.evaluation.gpu_use import Watch, no_readings
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.lane_times import Served
@@ -76,6 +77,8 @@ class Timed:
         self._gpu = bool(getattr(stand.target, "cache_bytes", 0))
         self.calls = 1
         self.call_ns = 1.0
+        self._fastest_ns = 0.0  # of a call among many
+        self.graph = False
         self._held: set[str] = set()
 
     @property
@@ -95,6 +98,9 @@ class Timed:
                 if once.held:
                     self._held.add(track.name)
         self._lengthen()
+        self.graph = self._short()
+        if self.graph:
+            self._lengthen()
         tuned = {t: int(t.lane.group.facts.get("choices", 0)) for t in self._tracks}
         for track, count in tuned.items():
             if count > 1:
@@ -117,15 +123,16 @@ class Timed:
                 sitting |= self._far_behind()
                 if self._narrow(sitting):
                     break
-        if self._gpu:
+        more = [Mode.EAGER] if self.graph else []
+        for mode in [*more, Mode.WARM] if self._gpu else []:
             for number in range(plan.warm_rounds):
                 self._stand.checkpoint()
-                self._round(Mode.WARM, self._tracks, number, checked=False)
+                self._round(mode, self._tracks, number, checked=False)
         for track in self._tracks:
             for mode, bursts in track.bursts.items():
                 if bursts:
                     rows = tuple(burst.samples_ns for burst in bursts)
-                    track.times[mode] = ModeTimes(rows, _gpu_note(bursts))
+                    track.times[mode] = ModeTimes(rows, gpu_note(bursts))
 
     def server(self, shape: str) -> None:
         """Single calls after pauses, lanes in turn."""
@@ -140,7 +147,7 @@ class Timed:
                     self._fill(track.lane, count)
                     found[track.name].append(track.lane.serve(pauses, evict=self._gpu))
         for track in self._tracks:
-            track.times[Mode.SERVER] = _served(found[track.name], evicted=self._gpu)
+            track.times[Mode.SERVER] = served(found[track.name], evicted=self._gpu)
 
     def sustained(self, tracks: Sequence[Track]) -> None:
         """Calls without a pause for seconds, one lane after the other; on GPUs."""
@@ -172,6 +179,14 @@ class Timed:
         wanted = ceil(self._plan.sample_ns / max(1.0, call_ns))
         self.calls = max(self.calls, min(self._plan.most_calls, wanted))
 
+    def _short(self) -> bool:
+        """Whether calls are timed as graphs: all lanes, or none."""
+        in_graph = self._stand.protocol.in_graph
+        lanes = [track.lane for track in self._tracks]
+        return all(lane.graph_safe for lane in lanes) and any(
+            in_graph(self._fastest_ns, lane.group.ranks) for lane in lanes
+        )
+
     def _lengthen(self) -> None:
         """Raises the number of calls until a sample of the fastest lane takes as long as is wanted.
 
@@ -189,6 +204,7 @@ class Timed:
                 self.calls = most
                 continue
             least = min((sample.elapsed_ns for sample in taken.values()), default=0)
+            self._fastest_ns = least / self.calls
             if least <= 0 or least >= self._plan.sample_ns or self.calls >= most:
                 return
             wanted = ceil(_SPARE * self._plan.sample_ns * self.calls / least)
@@ -201,7 +217,7 @@ class Timed:
             self._sample(track.lane, self.calls)
             for index in range(count):
                 track.lane.choose(index)
-                self._sample(track.lane, 1)  # its code may be loaded now
+                self._sample(track.lane, 1, graph=False)  # its code may be loaded now
                 kept = [self._sample(track.lane, self.calls, evict=True) for _ in range(2)]
                 found.append(min(sample.duration_ns for sample in kept))
         best = min(range(count), key=lambda index: found[index])
@@ -210,7 +226,7 @@ class Timed:
         track.note = {"chosen": best, "choices_ns": [round(value) for value in found]}
 
     def _round(self, mode: Mode, tracks: Sequence[Track], number: int, *, checked: bool) -> None:
-        warm = mode is Mode.WARM
+        warm, graph = mode is Mode.WARM, self.graph and mode is not Mode.EAGER
         kept = self._stand.protocol.kept
         samples: dict[str, list[Sample]] = {track.name: [] for track in tracks}
         readings = no_readings if number % _WATCH_EVERY else self._stand.target.readings
@@ -219,7 +235,7 @@ class Timed:
             if number == 0:
                 for track in tracks:
                     with self._guard(track):
-                        self._sample(track.lane, self.calls, warm=warm)
+                        self._sample(track.lane, self.calls, warm=warm, graph=graph)
             chosen = {track.name: secrets.randbelow(kept) if checked else -1 for track in tracks}
             for turn in range(kept):
                 places = range(len(tracks))
@@ -230,7 +246,12 @@ class Timed:
                     with self._guard(track):
                         check = chosen[track.name] == turn
                         sample = self._sample(
-                            track.lane, self.calls, check=check, warm=warm, evict=not warm
+                            track.lane,
+                            self.calls,
+                            check=check,
+                            warm=warm,
+                            evict=not warm,
+                            graph=graph,
                         )
                         samples[track.name].append(sample)
                         watch.sampled(place, sample)
@@ -253,13 +274,20 @@ class Timed:
         late: bool = False,
         warm: bool = False,
         evict: bool = False,
+        graph: bool | None = None,
     ) -> Sample:
         late = late and check and lane.enqueues
         sets = [0] if warm else lane.next_sets(calls)
         fresh = sets if late else self._fresh(sets)
         if not late:
             lane.fill(fresh)
-        sample = lane.sample(calls, late_fill=late, evict=evict and self._gpu, warm=warm)
+        sample = lane.sample(
+            calls,
+            late_fill=late,
+            evict=evict and self._gpu,
+            warm=warm,
+            graph=self.graph if graph is None else graph,
+        )
         if late and not sample.held:
             return self._sample(lane, calls, check=True)
         if check:
@@ -339,45 +367,3 @@ class _Guard:
 
 def _rows(track: Track) -> ModeTimes:
     return ModeTimes(tuple(burst.samples_ns for burst in track.bursts[Mode.OFFLINE]))
-
-
-def _served(parts: Sequence[Served], *, evicted: bool) -> ModeTimes:
-    launch = [value for part in parts for value in part.launch_ns]
-    latency = [value for part in parts for value in part.latency_ns]
-    device = [value for part in parts for value in part.device_ns]
-    more: dict[str, Any] = {"arrivals": len(latency) + len(device), "cache_emptied": evicted}
-    for name, values in (("device", device), ("launch", launch), ("latency", latency)):
-        if values:
-            more[f"{name}_ns"] = {
-                "p50": round(percentile(values, 0.5)),
-                "p99": round(percentile(values, 0.99)),
-                "least": min(values),
-            }
-    return ModeTimes(tuple((float(median(part.device_ns)),) for part in parts), more)
-
-
-def _gpu_note(bursts: Sequence[Burst]) -> dict[str, Any]:
-    """Clock, and what held it down in how many rounds; power and energy where they were a lane's own."""
-    seen = [burst.gpu for burst in bursts if burst.gpu is not None]
-    note: dict[str, Any] = {}
-    if seen:
-        held = [name for use in seen for name in use.held]
-        power = {
-            "power_w": _median([use.power_w for use in seen]),
-            "energy_j": _median([use.energy_j for use in seen]),
-        }
-        note["gpu"] = {
-            "sm_clock_mhz": _median([use.sm_clock_mhz for use in seen]),
-            **{name: value for name, value in power.items() if value is not None},
-            "rounds": len(seen),
-            "held": {name: held.count(name) for name in dict.fromkeys(held)},
-        }
-    conflicts = [burst.conflict for burst in bursts if burst.conflict]
-    if conflicts:
-        note["clock_conflicts"] = conflicts
-    return note
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(f"{median(known):.6g}") if known else None

@@ -25,7 +25,9 @@ class Mode(StrEnum):
     """How calls follow each other."""
 
     OFFLINE = "offline"
-    """Back to back over buffer sets in rotation, the cache of a GPU emptied before."""
+    """Back to back over buffer sets in rotation, the cache of a GPU emptied before; short ones as a graph."""
+    EAGER = "eager"
+    """The same for short calls, enqueued one by one."""
     WARM = "warm"
     """Back to back on one buffer set."""
     SERVER = "server"
@@ -130,6 +132,7 @@ class ShapeResult:
         set_bytes: Bytes of each.
         cold: Whether all sets together are several times the cache, so that each call finds it cold.
         calls: Calls in a sample.
+        graph: Whether calls back to back were one CUDA graph in each sample.
         lanes: The lanes.
         seconds: How long the shape took.
         least_delta: Smallest log-ratio that may count as a difference.
@@ -155,6 +158,7 @@ class ShapeResult:
     multiprocessors: int = 0
     floor_ns: int = 0
     library_factor: float = 1e9
+    graph: bool = False
 
     @classmethod
     def from_record(cls, row: Mapping[str, Any]) -> ShapeResult:
@@ -180,6 +184,7 @@ class ShapeResult:
             multiprocessors=int(row["multiprocessors"]),
             floor_ns=int(row["floor_ns"]),
             library_factor=float(row["library_factor"]),
+            graph=bool(row.get("graph", False)),
         )
 
     def lane(self, name: str) -> LaneResult:
@@ -230,8 +235,11 @@ class ShapeResult:
         return ""
 
     def verdict(self, lane: LaneResult, mode: Mode) -> Verdict | None:
-        """Whether a lane is faster than the reference beyond doubt."""
-        interval = self.interval(lane, mode)
+        """Whether a lane is faster than the reference beyond doubt; never of short calls one by one.
+
+        What a stream adds to each of those does not change from round to round, so no interval holds it.
+        """
+        interval = None if mode is Mode.EAGER else self.interval(lane, mode)
         return None if interval is None else judge_interval(interval, self.least_delta)
 
     def to_record(self) -> dict[str, Any]:
@@ -251,6 +259,7 @@ class ShapeResult:
             "set_bytes": self.set_bytes,
             "cold": self.cold,
             "calls": self.calls,
+            "graph": self.graph,
             "seconds": round(self.seconds, 3),
             "spent": dict(self.spent),
             "references": {str(mode): self._references(mode) for mode in modes},

@@ -56,6 +56,7 @@ class Yardstick:
         sets: Buffer sets.
         bound_ns: Least time by the measured ceilings.
         floor_ns: No honest kernel is faster.
+        short: Calls are so short that they are timed as CUDA graphs, if every lane can be captured.
         noise: Half-width of the A/A interval of this shape.
         reference_ratios: log(incumbent / reference), gathered over the session.
     """
@@ -70,8 +71,15 @@ class Yardstick:
     floor_ns: int
     call_ns: float = 0.0
     kept: int = 0
+    short: bool = False
     noise: float = 0.0
     reference_ratios: list[float] = field(default_factory=list[float])
+
+    def rounds(self, candidate: Lane, incumbent: Lane | None = None) -> ShapeRounds:
+        """Empty rounds for a candidate's lane and the incumbent's, set up for the shape."""
+        lanes = (candidate, incumbent or self.incumbent, self.reference)
+        graph = self.short and all(lane.graph_safe for lane in lanes)
+        return ShapeRounds(self.shape.name, self.calls, kept=self.kept, graph=graph)
 
     def remember(self, ratios: Sequence[float]) -> None:
         """Keeps the latest log-ratios of incumbent and reference."""
@@ -154,7 +162,7 @@ class Benchmark:
         if count < 1:
             return
         yard = self._yardsticks[shape]
-        rounds = self.rounds.setdefault(shape, ShapeRounds(shape, yard.calls, kept=yard.kept))
+        rounds = self.rounds.setdefault(shape, yard.rounds(lane))
         seen = len(rounds.reference_ratios)
 
         def step(done: int) -> None:

@@ -114,13 +114,17 @@ class Calibrator:
 
     def _time_baseline(self, lane: Lane, shape: Shape) -> list[float]:
         verify_shape(lane, shape, BASELINE_PLAN, Tally(), self._stand.checkpoint)
+        timer, protocol = self._stand.timer, self._stand.protocol
         with self._stand.machine():
+            once = timer.burst(lane, 1, kept=1, check=True).value_ns
+            graph = protocol.in_graph(once, shape.ranks)
+            calls = min(protocol.most_sets, ceil(protocol.sample_ns / once)) if graph else 1
             values = [
-                self._stand.timer.burst(lane, 1, kept=1, check=index == 0).value_ns
-                for index in range(_BASELINE_BURSTS)
+                timer.burst(lane, calls, kept=1, graph=graph).value_ns
+                for _ in range(_BASELINE_BURSTS - 1 + graph)
             ]
         lane.teardown()
-        return values
+        return values if graph else [once, *values]
 
     def yardsticks(
         self, incumbent: Kernel, baselines: Mapping[str, BaselineResult]
@@ -153,6 +157,7 @@ class Calibrator:
                 reference_name=result.best,
                 calls=min(calls, sets),
                 kept=protocol.samples(min(calls, sets), call_ns),
+                short=protocol.in_graph(call_ns, shape.ranks),
                 sets=sets,
                 call_ns=call_ns,
                 bound_ns=limits.time_ns,
@@ -166,7 +171,11 @@ class Calibrator:
         protocol, timer = self._stand.protocol, self._stand.timer
         once = timer.burst(lane, 1, check=True).value_ns
         calls = min(protocol.most_sets, ceil(protocol.sample_ns / once))
-        return once if calls < 2 else min(once, timer.burst(lane, calls, kept=1).value_ns)
+        if calls < 2:
+            return once
+        assert lane.shape is not None
+        graph = protocol.in_graph(once, lane.shape.ranks)
+        return min(once, timer.burst(lane, calls, kept=1, graph=graph).value_ns)
 
     def noise_rounds(self, yardsticks: Mapping[str, Yardstick], seconds: float) -> int:
         """How many rounds of an incumbent against itself fit into so many seconds of work."""
@@ -195,7 +204,7 @@ class Calibrator:
                     )
                 lane = lanes[ranks]
                 lane.setup(yard.shape, yard.sets)
-                rounds = ShapeRounds(name, yard.calls, kept=yard.kept)
+                rounds = yard.rounds(lane)
                 while len(rounds.candidate) < count and not self._is_quiet(rounds):
                     step = min(self._stand.protocol.early_look, count - len(rounds.candidate))
                     warm = bool(rounds.candidate)

@@ -86,6 +86,7 @@ class Lane:
         self._spent = spent or Spent()
         self.shape: Shape | None = None
         self.sets = 0
+        self.graph_safe = False
         self.samples = 0
         self._judge = judge
         self.workload = workload
@@ -107,6 +108,7 @@ class Lane:
     def _setup(self, shape: Shape, sets: int, address_shift: int) -> None:
         self.thaw()
         needs = self.group.requirements(shape.dimensions, self._runtime)
+        self.graph_safe = needs.graph_safe
         layout = GroupLayout.plan(
             [TensorSpec.of(tensor, shape) for tensor in self.workload.tensors],
             shape.dimensions,
@@ -196,6 +198,7 @@ class Lane:
         late_fill: bool = False,
         evict: bool = False,
         warm: bool = False,
+        graph: bool = False,
     ) -> Sample:
         """Back-to-back calls on the next buffer sets, timed or for verification.
 
@@ -207,12 +210,15 @@ class Lane:
                 begun: who works before its time, on a stream of its own, works on old inputs.
             evict: Whether a GPU's second-level cache is emptied first.
             warm: Whether all calls use buffer set 0, which stays in the cache if it fits.
+            graph: Whether they are enqueued as one CUDA graph; the kernel must say that it can be.
         """
         if warm:
             self._next_set = 0
         how: dict[str, object] = {"evict": True} if evict else {}
         if warm:
             how["sets"] = 1
+        if graph:
+            how["graph"] = True
         return self._go(calls, delays_ns, verifying=verifying, late_fill=late_fill, how=how)
 
     def serve(self, gaps_ns: Sequence[int], *, evict: bool) -> Served:

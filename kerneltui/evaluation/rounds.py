@@ -61,7 +61,8 @@ class Burst:
 class ShapeRounds:
     """The rounds of one shape: a burst of each lane per round, or None where it sat out.
 
-    `kept` is the number of samples in a burst; 0 stands for the protocol's.
+    `kept` is the number of samples in a burst; 0 stands for the protocol's. `graph`: whether the calls of a
+    sample are one CUDA graph, of all lanes.
     """
 
     shape: str
@@ -71,6 +72,7 @@ class ShapeRounds:
     reference: list[Burst | None] = field(default_factory=list[Burst | None])
     checked: int = 0
     kept: int = 0
+    graph: bool = False
 
     @property
     def log_ratios(self) -> list[float]:
@@ -140,6 +142,7 @@ class ShapeRounds:
             "candidate": rows(self.candidate),
             "incumbent": rows(self.incumbent),
             "reference": rows(self.reference),
+            **({"graph": True} if self.graph else {}),
             **({"gpu": gpus} if gpus else {}),
         }
 

@@ -61,6 +61,9 @@ class TimingProtocol:
         reference_every: The reference takes part in one of so many rounds.
         confirm_groups: Fresh process groups of the confirmation.
         confirm_rounds: Rounds in each of them; half as many once the difference is plain.
+        graph_below_ns: Shorter calls of one rank are timed as one CUDA graph for each sample, if all lanes
+            can be captured; 0 for never. One by one they take up to 0.2 us more or less by the stream, and
+            steadily, so pairs of samples do not even it out.
         benchmark_s: Limit for screening and benchmark together.
         least_delta: Smallest log-ratio that may count as a difference.
         library_factor: Faster than the best library by more than this: quarantined.
@@ -82,6 +85,7 @@ class TimingProtocol:
     reference_every: int = 5
     confirm_groups: int = 3
     confirm_rounds: int = 4
+    graph_below_ns: int = 0
     benchmark_s: float = 120.0
     least_delta: float = 0.01
     library_factor: float = 3.0
@@ -91,13 +95,19 @@ class TimingProtocol:
         wanted = math.ceil(self.round_ns / max(1.0, calls * call_ns))
         return max(self.kept, min(self.most_kept, wanted))
 
+    def in_graph(self, call_ns: float, ranks: int) -> bool:
+        """Whether calls that take so long are timed as a graph."""
+        return ranks == 1 and call_ns < self.graph_below_ns
+
     def rotation(self, set_bytes: int, calls: int = 1) -> int:
         """Returns the number of buffer sets for a problem, of `set_bytes` over all ranks."""
         roomy = self.rotation_bytes // max(1, set_bytes)
         return min(self.most_sets, max(self.sets, calls, min(roomy, _MANY_SETS)))
 
 
-GPU_PROTOCOL = TimingProtocol(sample_ns=2_000_000, most_kept=5, round_ns=5_000_000)
+GPU_PROTOCOL = TimingProtocol(
+    sample_ns=2_000_000, most_kept=5, round_ns=5_000_000, graph_below_ns=100_000
+)
 """A GPU's timer between gate and stamp is exact to a microsecond and nothing else runs: less is enough."""
 
 
@@ -144,7 +154,13 @@ class Timer:
         self._checkpoint = checkpoint
 
     def burst(
-        self, lane: Lane, calls: int, *, kept: int | None = None, check: bool = False
+        self,
+        lane: Lane,
+        calls: int,
+        *,
+        kept: int | None = None,
+        check: bool = False,
+        graph: bool = False,
     ) -> Burst:
         """Takes samples of one lane that is set up; the first is discarded.
 
@@ -153,6 +169,7 @@ class Timer:
             calls: Calls in a sample.
             kept: Kept samples; the protocol's by default.
             check: Whether the judge looks at one of the timed samples. The kernel cannot know which.
+            graph: Whether the calls of a sample are one CUDA graph, where the lane can be captured.
 
         Raises:
             WrongOutput: The judge found something.
@@ -160,7 +177,8 @@ class Timer:
         """
         count = 1 + (self.protocol.kept if kept is None else kept)
         chosen = secrets.randbelow(count) if check else -1
-        samples = [self._sample(lane, calls, index == chosen) for index in range(count)]
+        graph = graph and lane.graph_safe
+        samples = [self._sample(lane, calls, index == chosen, graph) for index in range(count)]
         return Burst.of(samples[1:])
 
     def round(
@@ -172,6 +190,7 @@ class Timer:
         discard: Sequence[Lane] = (),
         checked: Sequence[Lane] = (),
         kept: int | None = None,
+        graph: bool = False,
     ) -> list[Burst]:
         """Takes the samples of one round: the lanes in turn, in alternating order.
 
@@ -182,6 +201,7 @@ class Timer:
             discard: Those whose first sample is not kept.
             checked: Those of whose timed samples the judge looks at one.
             kept: Kept samples of each; the protocol's by default.
+            graph: Whether the calls of a sample are one CUDA graph.
 
         Returns:
             A burst for each lane.
@@ -195,7 +215,7 @@ class Timer:
         samples: list[list[Sample]] = [[] for _ in lanes]
         with self._machine():
             for lane in discard:
-                self._sample(lane, calls, False)
+                self._sample(lane, calls, False, graph)
             watched = self._watched_turn(count)
             watch = Watch(no_readings, len(lanes))
             for turn in range(count):
@@ -203,7 +223,7 @@ class Timer:
                     watch = Watch(self._readings, len(lanes))
                 order = range(len(lanes))
                 for place in reversed(order) if (turn + turned) % 2 else order:
-                    sample = self._sample(lanes[place], calls, turn == chosen[place])
+                    sample = self._sample(lanes[place], calls, turn == chosen[place], graph)
                     if turn == watched:
                         watch.sampled(place, sample)
                     samples[place].append(sample)
@@ -263,6 +283,7 @@ class Timer:
                 discard=[lane for lane in lanes if lane not in ran],
                 checked=checked,
                 kept=rounds.kept or None,
+                graph=rounds.graph,
             )
             ran = lanes
             rounds.checked += len(checked)
@@ -271,17 +292,19 @@ class Timer:
             rounds.reference.append(bursts[2] if len(bursts) > 2 else None)
             step(len(rounds.candidate))
 
-    def _sample(self, lane: Lane, calls: int, check: bool, *, may_be_late: bool = True) -> Sample:
+    def _sample(
+        self, lane: Lane, calls: int, check: bool, graph: bool, *, may_be_late: bool = True
+    ) -> Sample:
         sets = lane.next_sets(calls)
         late = check and may_be_late and lane.enqueues
         if not late:
             lane.fill(sets)
         try:
-            sample = lane.sample(calls, late_fill=late)
+            sample = lane.sample(calls, late_fill=late, graph=graph)
         except RankFailure as error:
             raise LaneFailure(lane, error) from error
         if late and not sample.held:  # it waits for the device in `run`: nothing could be held back
-            return self._sample(lane, calls, check, may_be_late=False)
+            return self._sample(lane, calls, check, graph, may_be_late=False)
         if check:
             self._look(lane, sets, late)
         return sample

@@ -324,7 +324,7 @@ class Trial:
             other = self._find(GroupRole.INCUMBENT, ranks) or self._open_incumbent(base, ranks)
             lane.setup(yard.shape, yard.sets)
             other.setup(yard.shape, yard.sets)
-            rounds = ShapeRounds(name, yard.calls, kept=yard.kept)
+            rounds = yard.rounds(lane, other)
             self._stand.timer.rounds(rounds, count, lane, other, None)
             groups[name].append(rounds)
             lane.teardown()

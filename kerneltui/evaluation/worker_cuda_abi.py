@@ -73,6 +73,7 @@ class CudaSampleArguments(SampleArguments):
         ("verifying", _u32),
         ("patience_ns", _u64),
         ("hold", _u64),
+        ("graph", _u64),
         ("gate_ns", _u64),
         ("go_ns", _u64),
         ("enqueue_ns", _u64),

@@ -212,7 +212,9 @@ class CudaMachine:
             known = ", ".join(sorted(CUDA_BASELINES))
             raise KernelError(f"no baseline {name!r} on GPUs; there are {known}")
         return abi.Requirements(
-            abi_version=abi.ABI_VERSION, host_collectives=CUDA_BASELINES[name].collectives
+            abi_version=abi.ABI_VERSION,
+            host_collectives=CUDA_BASELINES[name].collectives,
+            graph_safe=1,
         )
 
     def baseline(self, name: str, memory: RankMemory) -> BaselineCall | PreparedBaseline:
@@ -325,6 +327,7 @@ class CudaMachine:
             verifying=int(bool(request.get("verifying"))),
             patience_ns=_LESS_PATIENCE_NS if self._unheld else _PATIENCE_NS,
             hold=_OPEN_FIRST if request.get("open_first") else int(bool(request.get("hold"))),
+            graph=int(bool(request.get("graph"))),
         )
         made.keep = (gates, outputs)  # the structure holds their addresses alone
         return made

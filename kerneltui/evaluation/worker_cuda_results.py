@@ -19,6 +19,11 @@ _HINTS = {
     702: "a kernel ran longer than the GPU allows",
     716: "a kernel read or wrote at a misaligned address",
     719: "a kernel broke off on the GPU",
+    900: "short calls are captured into a graph; clear graph_safe if run cannot be",
+    901: "short calls are captured into a graph; clear graph_safe if run cannot be",
+    904: "short calls are captured into a graph: a stream that run forks must be joined again",
+    905: "short calls are captured into a graph: run waits for an event of a call before",
+    907: "short calls are captured into a graph: run waits for an event of a call before",
 }
 
 

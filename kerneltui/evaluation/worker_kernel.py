@@ -272,6 +272,7 @@ class Rank:
             "scratch_bytes": wanted.scratch_bytes,
             "host_collectives": int(bool(wanted.host_collectives)),
             "nccl_windows": int(bool(wanted.nccl_windows or wanted.gin_signals)),
+            "graph_safe": int(bool(wanted.graph_safe)),
         }
 
     def setup(

@@ -28,7 +28,8 @@ def shape_table(result: ShapeResult) -> str:
         if lane.error:
             lines.append([lane.name, "", "-", "-", "-", "FAIL", "-", "", lane.error])
     cache = "cold" if result.cold else f"{result.sets * result.set_bytes >> 20} MiB in rotation"
-    head = f"{result.shape}: {result.calls} calls a sample{_shortest(result)}, {result.sets} sets, {cache}"
+    calls = f"{result.calls} calls a sample{' as a graph' if result.graph else ''}"
+    head = f"{result.shape}: {calls}{_shortest(result)}, {result.sets} sets, {cache}"
     return f"{head}, {result.seconds:.1f} s\n{table(lines, right=frozenset({2, 3, 4, 6, 7}))}"
 
 
@@ -83,7 +84,7 @@ def report(
 ) -> str:
     """Returns each kernel by size band, and its worst shapes first; baselines if there is no kernel."""
     parts: list[str] = []
-    for mode in (Mode.OFFLINE, Mode.WARM, Mode.SERVER):
+    for mode in (Mode.OFFLINE, Mode.EAGER, Mode.WARM, Mode.SERVER):
         rows = [row for row in summary if row.mode is mode]
         if rows:
             best = _best_baselines(results, mode)

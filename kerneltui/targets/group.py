@@ -123,6 +123,7 @@ class RankGroup(Generic[Memory]):
             scratch_bytes=max(int(a["scratch_bytes"]) for a in answers),
             host_collectives=any(a["host_collectives"] for a in answers),
             nccl_windows=any(a["nccl_windows"] for a in answers),
+            graph_safe=all(a["graph_safe"] for a in answers),
         )
         if (wanted.host_collectives or wanted.nccl_windows) and not self._connected:
             met = self._started.ask("meet", {}, self.limits.load_s)

@@ -87,13 +87,14 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What a kernel asks for, the largest over the ranks."""
+    """What a kernel asks for, the largest over the ranks; `graph_safe` if it is so on all of them."""
 
     signal_words: int
     window_bytes: int
     scratch_bytes: int
     host_collectives: bool
     nccl_windows: bool = False
+    graph_safe: bool = False
 
 
 @dataclass(frozen=True, slots=True)

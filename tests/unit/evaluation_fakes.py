@@ -63,7 +63,7 @@ def rounds(
 
 
 def yardstick(name: str = "512x512x512", **changes: Any) -> Yardstick:
-    nobody = cast(Lane, SimpleNamespace(name="nobody"))
+    nobody = cast(Lane, SimpleNamespace(name="nobody", graph_safe=True))
     values: dict[str, Any] = {
         "shape": shape(name), "incumbent": nobody, "reference": nobody, "reference_name": "torch_gloo",
         "calls": 1, "sets": 3, "bound_ns": MS // 2, "floor_ns": MS // 10,

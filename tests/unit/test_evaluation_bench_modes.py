@@ -17,7 +17,7 @@ from kerneltui.evaluation.bench_result import Mode
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.lane_times import Served, Sustained
 from kerneltui.evaluation.stand import Stand
-from kerneltui.evaluation.timing import TimingProtocol
+from kerneltui.evaluation.timing import GPU_PROTOCOL, TimingProtocol
 from kerneltui.evaluation.values import Fault, FaultKind, Report
 from kerneltui.model.workload import Shape
 from kerneltui.targets.errors import FailureKind, RankFailure
@@ -37,6 +37,7 @@ class FakeLane:
         self.choices = choices
         self.sets = 4
         self.enqueues = False
+        self.graph_safe = True
         self.broken_after: int | None = None
         self.wrong = False
         self.samples: list[dict[str, Any]] = []
@@ -81,22 +82,24 @@ class FakeLane:
         return Sustained(round(1.5 * calls * self.call_ns))
 
 
-def stand() -> Stand:
+def stand(protocol: TimingProtocol) -> Stand:
     target = SimpleNamespace(readings=lambda oldest_s=0.0: (), cache_bytes=1 << 20)
     made = SimpleNamespace(
-        protocol=TimingProtocol(), target=target, machine=nullcontext, checkpoint=lambda: None
+        protocol=protocol, target=target, machine=nullcontext, checkpoint=lambda: None
     )
     return cast(Stand, made)
 
 
-def timed(plan: BenchPlan, *tracks: Track) -> tuple[Timed, dict[str, str]]:
+def timed(
+    plan: BenchPlan, *tracks: Track, protocol: TimingProtocol | None = None
+) -> tuple[Timed, dict[str, str]]:
     failed: dict[str, str] = {}
 
     def drop(track: Track, reason: str) -> None:
         failed[track.name] = reason
 
     silent = {"lost": lambda track: None, "say": lambda text: None}
-    return Timed(stand(), plan, tracks, drop, **silent), failed
+    return Timed(stand(protocol or TimingProtocol()), plan, tracks, drop, **silent), failed
 
 
 def track(name: str, fake: FakeLane, *, baseline: bool = True) -> Track:
@@ -124,6 +127,40 @@ def test_calls_are_counted_by_the_fastest_lane_among_many_and_not_by_a_single_ca
     run.offline()
     assert run.calls * min(one.times[Mode.OFFLINE].rounds[0]) >= 1 * MS
     assert run.calls * 3_000.0 < 1.1 * MS
+
+
+def test_short_calls_are_timed_as_graphs_and_one_by_one_beside_it():
+    fake, tuned = FakeLane(3_000.0), FakeLane(9_000.0, choices=(9_000.0, 4_000.0))
+    one, other = track("kernel", fake, baseline=False), track("tuned", tuned)
+    run, _ = timed(BenchPlan((), rounds=4), one, other, protocol=GPU_PROTOCOL)
+    run.settle()
+    assert run.graph
+    assert not any(how["graph"] for how in tuned.samples if how["calls"] == 1), (
+        "code is loaded then"
+    )
+    assert tuned.samples[-1]["graph"], "choices are told apart as they are timed"
+    del fake.samples[:]
+    run.offline()
+    assert set(one.times) == {Mode.OFFLINE, Mode.EAGER, Mode.WARM}
+    eager = [how for how in fake.samples if not how["graph"]]
+    samples = 1 + 2 * GPU_PROTOCOL.kept
+    assert len(eager) == samples and all(how["evict"] for how in eager[1:])
+    assert len(fake.samples) - len(eager) == 1 + 4 * GPU_PROTOCOL.kept + samples
+
+
+@pytest.mark.parametrize(
+    ("call_ns", "ranks", "safe"), [(150_000.0, 1, True), (3_000.0, 2, True), (3_000.0, 1, False)]
+)
+def test_no_lane_is_timed_as_a_graph_unless_all_can_be(call_ns: float, ranks: int, safe: bool):
+    fake, other = FakeLane(call_ns), FakeLane(call_ns)
+    fake.group.ranks = other.group.ranks = ranks
+    fake.graph_safe = safe
+    tracks = [track("kernel", fake, baseline=False), track("a", other)]
+    run, _ = timed(BenchPlan((), rounds=4), *tracks, protocol=GPU_PROTOCOL)
+    run.settle()
+    run.offline()
+    assert not run.graph and not any(how["graph"] for how in fake.samples + other.samples)
+    assert Mode.EAGER not in tracks[0].times
 
 
 def test_a_choice_that_turns_out_faster_gets_more_calls():

@@ -50,7 +50,7 @@ class Stand:
 def noise_of(stand: Stand, most: int) -> float:
     yard: Any = SimpleNamespace(
         shape=SimpleNamespace(ranks=2), incumbent=None, reference=None, sets=3, calls=1, kept=3,
-        remember=lambda ratios: None, noise=0.0,
+        remember=lambda ratios: None, noise=0.0, rounds=lambda lane: ShapeRounds("s", 1),
     )  # fmt: skip
     calibrator = Calibrator(stand, None, lambda ranks: None, lambda text: None)  # type: ignore[arg-type]
     kernel: Any = SimpleNamespace(runtime={})
@@ -90,6 +90,7 @@ def test_a_call_is_timed_among_as_many_as_make_a_sample(call_ns: float, asked: l
 
     stand.timer.burst = take
     calibrator = Calibrator(stand, None, lambda ranks: None, lambda text: None)  # type: ignore[arg-type]
-    found = calibrator._call_ns(None)  # type: ignore[arg-type]
+    lane = SimpleNamespace(shape=SimpleNamespace(ranks=1))
+    found = calibrator._call_ns(lane)  # type: ignore[arg-type]
     assert taken == asked
     assert found == call_ns + 5_000.0 / asked[-1]

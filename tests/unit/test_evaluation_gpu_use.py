@@ -14,7 +14,7 @@ import pytest
 from evaluation_fakes import MS, rounds, sample, workload, yardstick
 
 from kerneltui.evaluation import gpu_use as module
-from kerneltui.evaluation.bench_modes import _gpu_note
+from kerneltui.evaluation.bench_times import gpu_note
 from kerneltui.evaluation.benchmark import build_measurement
 from kerneltui.evaluation.code_record import code_record, loud_findings
 from kerneltui.evaluation.gpu_use import BurstUse, Watch, add_gpu_use
@@ -76,8 +76,8 @@ def test_power_that_is_an_average_over_other_lanes_too_is_nobodys() -> None:
 
 def test_bursts_of_a_bench_say_no_power_that_is_not_a_lanes_own() -> None:
     made = with_use([BurstUse(1980, 3201, None, None, False, ())] * 2, [use_of()] * 2)
-    assert _gpu_note(made.candidate)["gpu"] == {"sm_clock_mhz": 1980.0, "rounds": 2, "held": {}}
-    assert _gpu_note(made.incumbent)["gpu"]["power_w"] == 1300.0
+    assert gpu_note(made.candidate)["gpu"] == {"sm_clock_mhz": 1980.0, "rounds": 2, "held": {}}
+    assert gpu_note(made.incumbent)["gpu"]["power_w"] == 1300.0
 
 
 def test_a_long_sample_has_the_energy_that_the_gpus_counted() -> None:
@@ -217,7 +217,7 @@ def test_the_timer_reads_between_the_samples_and_not_inside_them() -> None:
         return (reading(0, len(story), sm_clock_mhz=1900),)
 
     def lane(name: str) -> Lane:
-        def take(calls: int, *, late_fill: bool = False) -> Sample:
+        def take(calls: int, *, late_fill: bool = False, graph: bool = False) -> Sample:
             story.append(name)
             return sample((0, [calls * MS]))
 

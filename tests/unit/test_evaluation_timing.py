@@ -10,7 +10,13 @@ from evaluation_fakes import MS, sample
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import Interrupted
 from kerneltui.evaluation.rounds import ShapeRounds
-from kerneltui.evaluation.timing import LaneFailure, Timer, TimingProtocol, WrongOutput
+from kerneltui.evaluation.timing import (
+    GPU_PROTOCOL,
+    LaneFailure,
+    Timer,
+    TimingProtocol,
+    WrongOutput,
+)
 from kerneltui.evaluation.values import Fault, FaultKind, Report
 from kerneltui.targets.errors import FailureKind, RankFailure
 from kerneltui.targets.port import Sample
@@ -31,6 +37,8 @@ class FakeLane:
         self.enqueues = False
         self.late: list[bool] = []
         self.held = True
+        self.graph_safe = True
+        self.graphs: list[bool] = []
         self._next = 0
 
     def next_sets(self, calls: int) -> list[int]:
@@ -39,9 +47,10 @@ class FakeLane:
     def fill(self, sets: Sequence[int]) -> None:
         self.filled = list(sets)
 
-    def sample(self, calls: int, *, late_fill: bool = False) -> Sample:
+    def sample(self, calls: int, *, late_fill: bool = False, graph: bool = False) -> Sample:
         if self.dead:
             raise RankFailure(FailureKind.CRASH, 0, "rank 0 crashed")
+        self.graphs.append(graph)
         self.late.append(late_fill)
         assert self.filled == ([] if late_fill else self.next_sets(calls)), (
             "fresh values in exactly the sets that are used"
@@ -84,6 +93,27 @@ def test_samples_alternate_their_order_within_and_between_rounds() -> None:
     assert [part is None for part in found.reference] == [True, False, True, False]
 
 
+@pytest.mark.parametrize("graph", [False, True])
+def test_all_lanes_of_a_round_are_enqueued_in_the_same_way(graph: bool) -> None:
+    played = lanes([])
+    found = ShapeRounds("s", 2, graph=graph)
+    timer(kept=2).rounds(found, 4, *map(as_lane, played))
+    assert [set(lane.graphs) for lane in played] == [{graph}] * 3
+    assert found.to_record().get("graph", False) is graph
+
+
+def test_only_short_calls_of_one_rank_are_timed_as_graphs_and_only_of_who_can_be_captured() -> None:
+    assert GPU_PROTOCOL.in_graph(99_000.0, 1)
+    assert not GPU_PROTOCOL.in_graph(101_000.0, 1)
+    assert not GPU_PROTOCOL.in_graph(1_000.0, 2)
+    assert not TimingProtocol().in_graph(1_000.0, 1)
+    safe, unsafe = FakeLane("a", []), FakeLane("b", [])
+    unsafe.graph_safe = False
+    for lane in (safe, unsafe):
+        timer().burst(as_lane(lane), 2, graph=True)
+    assert set(safe.graphs) == {True} and set(unsafe.graphs) == {False}
+
+
 def test_only_the_first_sample_after_a_pause_is_discarded() -> None:
     log: list[str] = []
     candidate, incumbent, _ = map(as_lane, lanes(log))
@@ -98,11 +128,11 @@ def test_what_slows_the_machine_for_a_while_cancels_in_pairs() -> None:
     log: list[str] = []
 
     class Slowed(FakeLane):
-        def sample(self, calls: int, *, late_fill: bool = False) -> Sample:
+        def sample(self, calls: int, *, late_fill: bool = False, graph: bool = False) -> Sample:
             own = self.time_ms
             self.time_ms = own * (1.6 if len(log) % 20 < 7 else 1.0)
             try:
-                return super().sample(calls, late_fill=late_fill)
+                return super().sample(calls, late_fill=late_fill, graph=graph)
             finally:
                 self.time_ms = own
 

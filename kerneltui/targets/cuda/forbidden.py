@@ -134,7 +134,29 @@ _REGISTERED_CODE = ForbiddenFeature(
     in_objects=False,
 )
 
-DEFAULT_FEATURES = (_MULTICAST, _ENVIRONMENT, _DEVICE_SETTINGS, _LOADED_CODE, _REGISTERED_CODE)
+_CAPTURE_QUERY = ForbiddenFeature(
+    name="capture_query",
+    rule="P04",
+    reason="a kernel that asks how its calls are enqueued can tell when it is timed",
+    identifiers=(
+        "cudaStreamIsCapturing*",
+        "cudaStreamGetCaptureInfo*",
+        "cuStreamIsCapturing*",
+        "cuStreamGetCaptureInfo*",
+        "is_current_stream_capturing",
+        "streamIsCapturing",  # CuPy
+        "is_capturing",
+    ),
+)
+
+DEFAULT_FEATURES = (
+    _MULTICAST,
+    _ENVIRONMENT,
+    _DEVICE_SETTINGS,
+    _LOADED_CODE,
+    _REGISTERED_CODE,
+    _CAPTURE_QUERY,
+)
 """What is forbidden where no file says anything."""
 
 

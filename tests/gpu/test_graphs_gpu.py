@@ -1,0 +1,156 @@
+"""Short calls as one graph for each sample, on a GPU: right, made once each, refused with a reason."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from gpus import check_nothing_left, skip_unless
+
+skip_unless(1)
+pytestmark = pytest.mark.slow
+
+from test_python_gpu import stand_of  # noqa: E402
+
+from kerneltui.evaluation.lane import Lane  # noqa: E402
+from kerneltui.evaluation.stand import Stand  # noqa: E402
+from kerneltui.model.kernel import parse_kernel  # noqa: E402
+from kerneltui.model.measurement import Stage  # noqa: E402
+from kerneltui.targets.cuda.runtime import CudaTarget  # noqa: E402
+from kerneltui.targets.errors import RankFailure  # noqa: E402
+from kerneltui.targets.port import GroupRole  # noqa: E402
+
+SIZE = "256x256x256"
+CALLS, SETS = 64, 16
+LAUNCH_FAILED = 'return error ? fail(s.ctx, "launch of the GEMM", error) : 0;'
+WAITS = "cudaStreamSynchronize(stream);"
+COUNTS = """
+    static uint64_t made = 0;
+    if (epoch <= made) return fail(s.ctx, "an epoch comes twice");
+    made = epoch;
+"""
+LEFT_OPEN = """
+    static cudaEvent_t event = [] { cudaEvent_t e; cudaEventCreate(&e); return e; }();
+    const cudaStream_t other = static_cast<cudaStream_t>(s.ctx->side_streams[0]);
+    cudaEventRecord(event, stream);
+    cudaStreamWaitEvent(other, event, 0);
+"""
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    made = stand_of("gemm", tmp_path_factory.mktemp("cache"))
+    made.start()
+    made.ready()
+    yield made
+    check_nothing_left(made.target)
+    made.close()
+
+
+@pytest.fixture
+def lanes(stand: Stand) -> Iterator[list[Lane]]:
+    opened: list[Lane] = []
+    yield opened
+    for lane in opened:
+        stand.release(lane)
+
+
+def open_kernel(stand: Stand, file: str, *changes: tuple[str, str]) -> Lane:
+    """A kernel of the library, changed, and set up with as many buffer sets as tell calls apart."""
+    text = (stand.workload.kernels / file).read_text(encoding="utf-8")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    kernel = parse_kernel(text, file)
+    build = stand.build(kernel)
+    return set_up(
+        stand, stand.open_kernel(GroupRole.CANDIDATE, build, kernel.runtime, 1, Stage.BENCHMARK)
+    )
+
+
+def set_up(stand: Stand, lane: Lane) -> Lane:
+    lane.setup(next(s for s in stand.workload.shapes if s.name == SIZE), SETS)
+    sets = lane.next_sets(1)
+    lane.fill(sets)
+    lane.sample(1)  # code is loaded one call at a time
+    return lane
+
+
+def check_graphs(lane: Lane) -> None:
+    """Samples as graphs and one by one in turn leave right outputs in every set."""
+    for number in range(4):
+        sets = lane.next_sets(CALLS)
+        late = number == 3 and lane.enqueues
+        if not late:
+            lane.fill(sets)
+        seen = lane.sample(CALLS, late_fill=late, graph=number != 1)
+        assert seen.held and seen.clock_conflict is None
+        assert seen.elapsed_ns > 0
+        assert lane.check(sets).passed, number
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["torch_matmul", "cublas_nn", "cublas_tn", "cublaslt_heuristic", "cublaslt_autotuned"],
+)
+def test_every_vendor_baseline_can_be_captured(stand: Stand, lanes: list[Lane], name: str) -> None:
+    lane = set_up(stand, stand.open_baseline(name, 1))
+    lanes.append(lane)
+    assert lane.graph_safe
+    check_graphs(lane)
+
+
+@pytest.mark.parametrize("file", ["gemm_sm80.cu", "gemm_sm90.cu", "triton_gemm.py"])
+def test_kernels_of_the_library_can_be_captured(stand: Stand, lanes: list[Lane], file: str) -> None:
+    assert isinstance(stand.target, CudaTarget)
+    if "sm90" in file and stand.target.arch != "sm_90a":
+        pytest.skip(f"it is for sm_90a, this GPU is {stand.target.arch}")
+    lane = open_kernel(stand, file)
+    lanes.append(lane)
+    assert lane.graph_safe
+    check_graphs(lane)
+
+
+def test_each_call_is_made_once(stand: Stand, lanes: list[Lane]) -> None:
+    """Nothing is captured twice or replayed: a kernel may count its calls."""
+    head = "int kerneltui_run(void *opaque, uint32_t set, uint64_t, void *opaque_stream) {"
+    named = head.replace("uint64_t,", "uint64_t epoch,")
+    state = "const State &s = *static_cast<const State *>(opaque);"
+    lane = open_kernel(
+        stand,
+        "gemm_sm80.cu",
+        (head, named),
+        (f"{named}\n    {state}", f"{named}\n    {state}{COUNTS}"),
+    )
+    lanes.append(lane)
+    check_graphs(lane)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ((LAUNCH_FAILED, WAITS + LAUNCH_FAILED), "clear graph_safe if run cannot be"),
+        ((LAUNCH_FAILED, LEFT_OPEN + LAUNCH_FAILED), "must be joined again"),
+    ],
+    ids=["waits", "left open"],
+)
+def test_a_kernel_that_says_so_wrongly_fails_with_the_reason(
+    stand: Stand, lanes: list[Lane], change: tuple[str, str], words: str
+) -> None:
+    streams = ("out->graph_safe = 1;", "out->graph_safe = 1; out->side_streams = 1;")
+    lane = open_kernel(stand, "gemm_sm80.cu", change, streams)
+    lanes.append(lane)
+    lane.fill(lane.next_sets(CALLS))
+    with pytest.raises(RankFailure, match=words):
+        lane.sample(CALLS, graph=True)
+
+
+def test_who_does_not_say_that_it_can_be_captured_is_not(stand: Stand, lanes: list[Lane]) -> None:
+    lane = open_kernel(stand, "gemm_sm80.cu", ("out->graph_safe = 1;", ""))
+    lanes.append(lane)
+    assert not lane.graph_safe
