@@ -50,8 +50,7 @@
 // kerneltui: tunable CLUSTER in 2 1 if TILE_N % (64 * CLUSTER) == 0
 #define CLUSTER 2
 // KB of the ring of a split tile whose CTA has an SM to itself; what it holds hides the way from main memory.
-// kerneltui: tunable SPLIT_KB in 208 176 144 112
-#define SPLIT_KB 208
+// kerneltui: runtime SPLIT_KB in 208 176 144 112 default 208
 // Row tiles of a super-block: tiles are visited down its rows, then along N.
 // kerneltui: runtime GROUP_M in 4 8 16 32 default 16
 // Which tile: 0 by rule, 1 wide, 2 to 7 split: 64x64, 128x64, 64x128, 128x128, 128x192, 192x64.
@@ -757,7 +756,7 @@ struct Split {
     };
 
     static constexpr int ctas_of_sm = rows * columns >= 128 * 192 ? 1 : 2;
-    static constexpr int alone = SPLIT_KB * 1024, beside = ctas_of_sm == 1 ? alone : 108 * 1024;
+    static constexpr int alone = 208 * 1024, beside = ctas_of_sm == 1 ? alone : 108 * 1024;
 
     static constexpr int stages(int room) {
         return room / Tiles::bytes < most_stages ? room / Tiles::bytes : most_stages;
@@ -1017,20 +1016,27 @@ struct Depth {
 struct TileKind {
     const void *kernel;
     int rows, columns, threads, ctas_of_sm;
-    Depth (*depth)(bool alone, bool meets);
+    Depth (*depth)(int alone_bytes, bool alone, bool meets, int steps);
 };
 
-/* The ring of a CTA that has an SM to itself, or not. `meets`: K is shared out over a cluster, then its sums
- * have a place beside the ring, unless less than 3 stages would be left. */
+/* The ring of a CTA that has an SM to itself, or not. `meets`: K is shared out over a cluster, then its sums have a
+ * place beside the ring, unless less than 3 stages would be left. A CTA alone has no more stages than steps of K, so
+ * that its successor of the next call finds room beside it; of CTAs that are not alone, those of the next call would
+ * then lie unevenly in the gaps. C needs the room of two stages at most. */
 template <class T>
-Depth split_depth(bool alone, bool meets) {
-    const int room = alone ? T::alone : T::beside;
+Depth split_depth(int alone_bytes, bool alone, bool meets, int steps) {
+    const int room = alone ? std::min(alone_bytes, T::alone) : T::beside;
+    const int most = alone ? std::max(steps, 2) : T::most_stages;
     const int apart = T::stages(room - T::sum_bytes);
-    if (!meets || apart < 3) return Depth{T::stages(room), 0, T::shared_bytes(T::stages(room), 0)};
-    return Depth{apart, apart * T::Tiles::bytes, T::shared_bytes(apart, apart * T::Tiles::bytes)};
+    if (!meets || apart < 3) {
+        const int stages = std::min(T::stages(room), most);
+        return Depth{stages, 0, T::shared_bytes(stages, 0)};
+    }
+    const int stages = std::min(apart, most);
+    return Depth{stages, stages * T::Tiles::bytes, T::shared_bytes(stages, stages * T::Tiles::bytes)};
 }
 
-Depth wide_depth(bool, bool) { return Depth{Wide::stages, 0, Wide::shared_bytes}; }
+Depth wide_depth(int, bool, bool, int) { return Depth{Wide::stages, 0, Wide::shared_bytes}; }
 
 template <class T>
 TileKind split_kind() {
@@ -1326,13 +1332,15 @@ void size_grid(State &s) {
         const WidePlan plan = wide_plan(s.m, s.n, s.k, s.sms, s.ctx->tunables, s.ctx->tunable_count);
         s.cluster = CLUSTER;
         s.ctas = unsigned(plan.clusters * CLUSTER);
-        s.depth = s.kind.depth(true, false);
+        s.depth = s.kind.depth(0, true, false, 0);
         return;
     }
     s.cluster = unsigned(c.share * c.slices);
     s.ctas = unsigned(tiles_of(c, s.kind, s.m, s.n) * c.slices * c.parts);
-    /* The deep ring also keeps the CTAs of a cluster from being placed on one SM. */
-    s.depth = s.kind.depth(s.ctas <= unsigned(s.sms), c.slices > 1);
+    /* A deep ring also keeps the CTAs of a cluster from being placed on one SM. */
+    const int64_t room = kt_value(s.ctx->tunables, s.ctx->tunable_count, "SPLIT_KB", 208) * 1024;
+    const int64_t steps = up(up(s.k, tile_k), c.slices * c.parts);
+    s.depth = s.kind.depth(int(room), s.ctas <= unsigned(s.sms), c.slices > 1, int(steps));
 }
 
 int prepare(State &s) {

@@ -31,7 +31,13 @@ from kerneltui.model.statistics import (
 from kerneltui.model.units import milliseconds
 from kerneltui.model.workload import Shape
 
-__all__ = ["Benchmark", "Yardstick", "build_measurement", "quarantine_reason"]
+__all__ = [
+    "Benchmark",
+    "Yardstick",
+    "build_measurement",
+    "enqueueing_remarks",
+    "quarantine_reason",
+]
 
 _FIRST_LOOK, _LATER_LOOK = 0.95, 0.99
 # Answers come late on a busy machine; what is hidden by a patched clock is a good part of the work, and
@@ -267,6 +273,23 @@ def build_measurement(
         bound_share=geometric_mean([part.bound_share for part in shapes]),
         groups=max(len(parts) for parts in groups.values()),
         quarantine="",
+    )
+
+
+def enqueueing_remarks(
+    yardsticks: Mapping[str, Yardstick], groups: Mapping[str, Sequence[ShapeRounds]]
+) -> tuple[str, ...]:
+    """Short calls that had to be enqueued one by one, in one line; nothing without any."""
+    names = [
+        name
+        for name, parts in groups.items()
+        if yardsticks[name].short and not all(part.graph for part in parts)
+    ]
+    if not names:
+        return ()
+    return (
+        f"{', '.join(names)}: short calls, enqueued one by one, since not all lanes are graph_safe: "
+        "equal kernels may differ by 0.2 us",
     )
 
 

@@ -14,6 +14,7 @@ from kerneltui.evaluation.benchmark import (
     Benchmark,
     Yardstick,
     build_measurement,
+    enqueueing_remarks,
     quarantine_reason,
 )
 from kerneltui.evaluation.code_record import code_record, loud_findings
@@ -381,8 +382,9 @@ class Trial:
         target = self._stand.target
         found = add_gpu_use(measurement, groups, self._stand.workload, target.multiprocessors)
         loud = loud_findings(self._record.get("codegen"))
+        short = enqueueing_remarks(self._yardsticks, groups)
         others = self._stand.surroundings.found
-        return replace(found, remarks=(*loud, *found.remarks, *others))
+        return replace(found, remarks=(*loud, *found.remarks, *short, *others))
 
     def _implausible(self, measurement: Measurement, rounds: Sequence[ShapeRounds]) -> str:
         factor = self._stand.protocol.library_factor

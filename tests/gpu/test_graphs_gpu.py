@@ -39,6 +39,7 @@ LEFT_OPEN = """
     const cudaStream_t other = static_cast<cudaStream_t>(s.ctx->side_streams[0]);
     cudaEventRecord(event, stream);
     cudaStreamWaitEvent(other, event, 0);
+    nothing<<<1, 1, 0, other>>>();
 """
 
 
@@ -143,7 +144,8 @@ def test_a_kernel_that_says_so_wrongly_fails_with_the_reason(
     stand: Stand, lanes: list[Lane], change: tuple[str, str], words: str
 ) -> None:
     streams = ("out->graph_safe = 1;", "out->graph_safe = 1; out->side_streams = 1;")
-    lane = open_kernel(stand, "gemm_sm80.cu", change, streams)
+    nothing = ("}  // namespace\n", "__global__ void nothing() {}\n}  // namespace\n")
+    lane = open_kernel(stand, "gemm_sm80.cu", change, streams, nothing)
     lanes.append(lane)
     lane.fill(lane.next_sets(CALLS))
     with pytest.raises(RankFailure, match=words):

@@ -5,7 +5,12 @@ from typing import Any, cast
 import pytest
 from evaluation_fakes import MS, burst, rounds, shape, yardstick
 
-from kerneltui.evaluation.benchmark import Benchmark, build_measurement, quarantine_reason
+from kerneltui.evaluation.benchmark import (
+    Benchmark,
+    build_measurement,
+    enqueueing_remarks,
+    quarantine_reason,
+)
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import KernelFault
 from kerneltui.evaluation.rounds import ShapeRounds
@@ -156,6 +161,25 @@ def test_a_shape_is_judged_with_its_own_noise() -> None:
     part = rounds([10.5] * 11, [10] * 11)
     assert measured(part, noise=0.0)[1].slower_shapes == (A,)
     assert measured(part, noise=0.03)[1].slower_shapes == ()
+
+
+@pytest.mark.parametrize("who", ["candidate", "incumbent", "reference"])
+def test_short_calls_are_graphs_of_all_lanes_or_of_none_and_it_is_said(who: str) -> None:
+    safe, unsafe = (cast(Lane, SimpleNamespace(graph_safe=value)) for value in (True, False))
+    lanes = {name: unsafe if name == who else safe for name in ("incumbent", "reference")}
+    short = yardstick(A, short=True, calls=7, kept=4, **lanes)
+    long = yardstick(B, incumbent=safe, reference=safe)
+    own = unsafe if who == "candidate" else safe
+    found = {A: [short.rounds(own)], B: [long.rounds(safe)]}
+    assert not found[A][0].graph and not found[B][0].graph
+    assert (found[A][0].calls, found[A][0].kept) == (7, 4)
+    yards = {A: short, B: long}
+    (text,) = enqueueing_remarks(yards, found)
+    assert text.startswith(f"{A}: ") and "graph_safe" in text
+    good = yardstick(A, short=True, incumbent=safe, reference=safe)
+    graphs = {A: [good.rounds(safe), good.rounds(safe, safe)], B: found[B]}
+    assert all(part.graph for part in graphs[A])
+    assert not enqueueing_remarks({**yards, A: good}, graphs)
 
 
 def test_a_time_below_the_floor_is_quarantined() -> None:

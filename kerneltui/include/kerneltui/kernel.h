@@ -71,7 +71,7 @@ typedef struct kt_requirements {
     uint32_t side_streams;     /* cuda: streams beside the caller's */
     uint32_t barriers;         /* cuda: device barriers (LSA sessions) */
     uint32_t cluster_size;     /* cuda: largest thread-block cluster, 0 = none */
-    uint32_t graph_safe;       /* cuda: 1 if run may be captured into a graph */
+    uint32_t graph_safe;       /* cuda: 1 if run may be captured into a graph, as short calls are */
     uint32_t host_collectives; /* 1 if run calls ctx->host */
     uint32_t nccl_windows;     /* cuda: 1 for NCCL windows of symmetric tensors and a device communicator */
     uint32_t gin_signals;      /* cuda: signals of NCCL's network calls (GIN), where the machine has them */

@@ -533,9 +533,9 @@ static int capture_sample(ht_sample *s, cudaGraphExec_t *made, ht_failure *failu
     if (result == HT_DONE && e == cudaSuccess) e = cudaGraphUpload(*made, stream);
     if (result == HT_DONE && e == cudaSuccess) e = cudaStreamSynchronize(stream);
     if (graph) cudaGraphDestroy(graph);
-    if (result == HT_DONE && e != cudaSuccess)
-        result = cuda_failure(e, "the calls cannot be captured into a graph", failure, &s->code);
-    return result;
+    if (e == cudaSuccess) return result;
+    (void)cudaGetLastError();
+    return cuda_failure(e, "the calls cannot be captured into a graph", failure, &s->code);
 }
 
 /* The calls behind their gate. */
