@@ -39,6 +39,10 @@ RED = {
     "power": ("P01", "nvmlDeviceSetPowerManagementLimit(d, 1);"),
     "tool": ("P01", 'run("nvidia-smi -r -i 0");'),
     "reset": ("P01", "cudaDeviceReset();"),
+    "asking for capture": ("P04", "cudaStreamIsCapturing(stream, &status);"),
+    "asking for the graph": ("P04", "cuStreamGetCaptureInfo_v2(s, &status, 0, &g, 0, 0);"),
+    "before the gate": ("P04", "cudaStreamUpdateCaptureDependencies(s, 0, 0, 1);"),
+    "asking torch": ("P04", "x = is_current_stream_capturing();"),
     "other lines": ("P02", '#line 1 "cuda.h"\nint a;'),
     "marker": ("P02", '# 1 "cuda.h"\nint a;'),
 }
@@ -52,6 +56,7 @@ GREEN = {
     "switched off": "req.lsaMultimem = false;",
     "barrier": "ncclLsaBarrierSession<ncclCoopCta> b(c, dc, ncclTeamTagLsa(), blockIdx.x);",
     "harmless pasting": "#define J(a, b) a##b\nint J(x, 1) = 0;",
+    "a graph of one's own": "cudaStreamBeginCapture(s, m); cudaStreamEndCapture(s, &g); cudaGraphLaunch(e, s);",
     "own names": "int environment = 0; void reset_device(); int setenv_count;",
     "digit separators": "int n = 1'000'000; int m = 2'0;",
     "including": '#include <kerneltui/kernel.h>\n#include "line.h"',

@@ -134,15 +134,19 @@ _REGISTERED_CODE = ForbiddenFeature(
     in_objects=False,
 )
 
-_CAPTURE_QUERY = ForbiddenFeature(
-    name="capture_query",
+_CAPTURE_CONTROL = ForbiddenFeature(
+    name="capture_control",
     rule="P04",
-    reason="a kernel that asks how its calls are enqueued can tell when it is timed",
+    reason="whether and how calls are captured is the harness's affair; who asks can tell when it is timed",
     identifiers=(
         "cudaStreamIsCapturing*",
         "cudaStreamGetCaptureInfo*",
         "cuStreamIsCapturing*",
         "cuStreamGetCaptureInfo*",
+        "cudaStreamUpdateCaptureDependencies*",  # calls could run before the gate, or side by side
+        "cuStreamUpdateCaptureDependencies*",
+        "cudaStreamBeginCaptureToGraph",
+        "cuStreamBeginCaptureToGraph",
         "is_current_stream_capturing",
         "streamIsCapturing",  # CuPy
         "is_capturing",
@@ -155,7 +159,7 @@ DEFAULT_FEATURES = (
     _DEVICE_SETTINGS,
     _LOADED_CODE,
     _REGISTERED_CODE,
-    _CAPTURE_QUERY,
+    _CAPTURE_CONTROL,
 )
 """What is forbidden where no file says anything."""
 
