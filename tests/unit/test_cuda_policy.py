@@ -56,7 +56,7 @@ GREEN = {
     "switched off": "req.lsaMultimem = false;",
     "barrier": "ncclLsaBarrierSession<ncclCoopCta> b(c, dc, ncclTeamTagLsa(), blockIdx.x);",
     "harmless pasting": "#define J(a, b) a##b\nint J(x, 1) = 0;",
-    "a graph of one's own": "cudaStreamBeginCapture(s, m); cudaStreamEndCapture(s, &g); cudaGraphLaunch(e, s);",
+    "an own graph": "cudaStreamBeginCapture(s, m); cudaStreamEndCapture(s, &g); cudaGraphLaunch(e, s);",
     "own names": "int environment = 0; void reset_device(); int setenv_count;",
     "digit separators": "int n = 1'000'000; int m = 2'0;",
     "including": '#include <kerneltui/kernel.h>\n#include "line.h"',
