@@ -375,12 +375,13 @@ __device__ __forceinline__ void put_box(const float *d, char *target) {
 
 /* The tile with a number: super-blocks of `group` rows of tiles; within one, down the rows, then along N. */
 __device__ __forceinline__ void tile_at(int index, int group, int tiles_m, int tiles_n, int &m, int &n) {
-    const int block = group * tiles_n;
-    const int super = index / block;
-    const int height = min(group, tiles_m - super * group);
-    const int within = index - super * block;
-    m = super * group + within % height;
-    n = within / height;
+    const unsigned block = unsigned(group * tiles_n);
+    const unsigned super = unsigned(index) / block;
+    const unsigned height = unsigned(min(group, tiles_m - int(super) * group));
+    const unsigned within = unsigned(index) - super * block;
+    const unsigned column = within / height;
+    m = int(super) * group + int(within - column * height);
+    n = int(column);
 }
 
 /* A ring of tiles of A and B in shared memory, and who has filled and read them. */
@@ -735,6 +736,8 @@ struct SplitParams {
     int group_m;          /* likewise */
     int share;            /* CTAs of a cluster that share a tile of B, one above the other */
     int slices, parts;    /* of K: CTAs of a cluster, and clusters */
+    int share_log, slices_log, parts_log; /* all three are powers of two */
+    int steps, longer;    /* of K in a range; the first `longer` ranges have one more */
     int stages;
     int sums_at; /* where in shared memory the sums of a cluster meet; 0: in the ring, after all have read it */
 };
@@ -804,29 +807,27 @@ __global__ void __launch_bounds__(T::threads, T::ctas_of_sm)
     const int warp = int(threadIdx.x) / 32;
     const int lane = int(threadIdx.x) % 32;
     const bool consumer = warp < T::groups * 4;
-    const int ctas = p.share * p.slices; /* of a cluster */
-    const int rank = int(cluster_rank());
-    const int own = rank % p.share, slice = rank / p.share;
-    const int unit = int(blockIdx.x) / ctas;
-    const int part = unit % p.parts, pair = unit / p.parts;
-    int m, n;
-    tile_at(pair, p.group_m, p.tiles_m, p.tiles_n, m, n);
-    m = m * p.share + own;
-    const int row = m * T::rows, column = n * T::columns;
-    const int range = part * p.slices + slice, ranges = p.parts * p.slices;
-    const int from = int(int64_t(p.k_tiles) * range / ranges);
-    const int to = int(int64_t(p.k_tiles) * (range + 1) / ranges);
-
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < p.stages; ++i) {
-            barrier_init(&barriers->full[i], 1);
-            barrier_init(&barriers->empty[i], p.share * T::groups * 4);
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    if (!consumer && lane == 0) {
         prefetch(&p.a);
         prefetch(&p.b);
     }
-    if (ctas > 1)
+    if (warp == 0 && lane < p.stages) {
+        barrier_init(&barriers->full[lane], 1);
+        barrier_init(&barriers->empty[lane], p.share * T::groups * 4);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    const int rank = int(cluster_rank());
+    const int own = rank & (p.share - 1), slice = rank >> p.share_log;
+    const int unit = int(blockIdx.x) >> (p.share_log + p.slices_log);
+    const int part = unit & (p.parts - 1), pair = unit >> p.parts_log;
+    int m, n;
+    tile_at(pair, p.group_m, p.tiles_m, p.tiles_n, m, n);
+    m = (m << p.share_log) + own;
+    const int row = m * T::rows, column = n * T::columns;
+    const int range = (part << p.slices_log) + slice;
+    const int from = range * p.steps + min(range, p.longer);
+    const int to = from + p.steps + (range < p.longer);
+    if (p.share_log + p.slices_log > 0)
         cluster_sync();
     else
         __syncthreads();
@@ -834,7 +835,7 @@ __global__ void __launch_bounds__(T::threads, T::ctas_of_sm)
     allow_successor();
 
     const int thread = int(threadIdx.x);
-    const int pieces = T::pieces / p.slices; /* that this CTA adds */
+    const int pieces = T::pieces >> p.slices_log; /* that this CTA adds */
     float4 *const sums = p.sums + (int64_t(n * p.tiles_m * p.share + m) * p.parts) * T::pieces * T::consumers;
     float d[T::columns / 2];
     if (consumer) {
@@ -852,11 +853,20 @@ __global__ void __launch_bounds__(T::threads, T::ctas_of_sm)
     if (p.slices > 1) {
         if (p.sums_at == 0) cluster_sync(); /* all have read their rings */
         if (consumer) {
-            const uint32_t meeting = shared_address(memory) + uint32_t(p.sums_at);
+            /* Each piece to the CTA that adds it, in the place of this slice. */
+            const uint32_t mine = shared_address(memory) + uint32_t(p.sums_at) +
+                                  uint32_t((slice * pieces * T::consumers + thread) * 16);
+            uint32_t place = mine, cta = uint32_t(own);
+            int left = pieces;
 #pragma unroll
-            for (int j = 0; j < T::pieces; ++j) { /* to the CTA that adds this piece, in the place of this slice */
-                const int place = (slice * pieces + j % pieces) * T::consumers + thread;
-                store_at(meeting + uint32_t(place * 16), uint32_t(j / pieces * p.share + own), sum_of(j));
+            for (int j = 0; j < T::pieces; ++j) {
+                store_at(place, cta, sum_of(j));
+                place += T::consumers * 16;
+                if (--left == 0) {
+                    left = pieces;
+                    place = mine;
+                    cta += uint32_t(p.share);
+                }
             }
         }
         cluster_sync();
@@ -1300,6 +1310,13 @@ int prepare_wide(State &s, EncodeFunction function, const kt_tensor *a, const kt
     return 0;
 }
 
+/* Of a power of two: divisions by these would take as long as the first load. */
+int log_of(int value) {
+    int log = 0;
+    while (1 << log < value) ++log;
+    return log;
+}
+
 int prepare_split(State &s, EncodeFunction function, const kt_tensor *a, const kt_tensor *b,
                   const kt_tensor *c) {
     SplitParams p{};
@@ -1313,6 +1330,11 @@ int prepare_split(State &s, EncodeFunction function, const kt_tensor *a, const k
     p.share = s.choice.share;
     p.slices = s.choice.slices;
     p.parts = s.choice.parts;
+    p.share_log = log_of(p.share);
+    p.slices_log = log_of(p.slices);
+    p.parts_log = log_of(p.parts);
+    p.steps = p.k_tiles / (p.slices * p.parts);
+    p.longer = p.k_tiles % (p.slices * p.parts);
     p.stages = s.depth.stages;
     p.sums_at = s.depth.sums_at;
     p.tiles_m = int(up(up(s.m, s.kind.rows), p.share));
