@@ -1,10 +1,12 @@
 """How often the measurement is wrong: equal kernels told apart, and a slower one not recognised.
 
-    python benchmarks/noise.py [WORKLOAD] [--count N] [--shapes NAME,...] [--slower PERCENT] [--kernel FILE]
+    python benchmarks/noise.py [WORKLOAD] [--target T] [--count N] [--shapes NAME,...] [--slower PERCENT]
+        [--kernel FILE | --session FOLDER]
 
 A/A compares the incumbent with itself in fresh processes, by the procedure of a candidate: screening,
 rounds, early exits. Bar: of 100 at most 2 are called FASTER or SLOWER. The other run compares it with the
-same kernel that waits 5 % of its own time more after every call. Bar: SLOWER in at least 90 of 100.
+same kernel that waits 5 % of its own time more after every call; on GPUs it is left out. Bar: SLOWER in at
+least 90 of 100.
 Run it on a machine that does nothing else.
 """
 
@@ -13,24 +15,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+from kerneltui.engine.evaluator import make_evaluator
 from kerneltui.engine.reader import opened_recording
 from kerneltui.evaluation.outcome import EvaluationError
 from kerneltui.evaluation.pipeline import Evaluator
 from kerneltui.evaluation.timing import LaneFailure, WrongOutput
 from kerneltui.model.kernel import Kernel, parse_kernel
-from kerneltui.model.limit import Ceilings
 from kerneltui.model.measurement import Measurement
 from kerneltui.model.statistics import Verdict
-from kerneltui.model.workload import Workload
+from kerneltui.model.workload import TargetSpec, Workload
 from kerneltui.model.workload_file import load_workload
-from kerneltui.targets.cpu.ceilings import measure_ceilings
-from kerneltui.targets.cpu.runtime import CpuTarget
 
 _QUICK = 2
 
@@ -56,7 +55,7 @@ extern "C" int kerneltui_run(void *state, uint32_t set, uint64_t epoch, void *st
 def main() -> int:
     """Runs both and prints a table."""
     arguments = _arguments()
-    workload = load_workload(arguments.workload)
+    workload = load_workload(arguments.workload, arguments.target)
     tune = [shape.name for shape in workload.shapes_for("tune")]
     wanted = arguments.shapes.split(",") if arguments.shapes else tune[:_QUICK]
     if wanted == ["all"]:
@@ -66,43 +65,35 @@ def main() -> int:
         print(f"{unknown[0]}: no such tune shape; known: {', '.join(tune)}", file=sys.stderr)
         return 2
     workload = _only(workload, wanted)
-    file = arguments.kernel or workload.kernels / workload.targets["cpu"].seed
-    incumbent = parse_kernel(file.read_text(encoding="utf-8"), str(file))
-    if arguments.values:
-        values = {
-            k: _number(v) for k, v in (pair.split("=") for pair in arguments.values.split(","))
-        }
-        incumbent = parse_kernel(incumbent.render(values), str(file))
-    with tempfile.TemporaryDirectory(prefix="kerneltui-noise-") as folder:
-        # Ranks keep to cores of their own: else two of them share one now and then, for twice the time.
-        target = CpuTarget(Path(folder), pin=True)
-
-        def ceilings(ranks: int) -> Ceilings:
-            return measure_ceilings(target, ranks).model
-
-        evaluator = Evaluator(workload, target, ceilings=ceilings, cache=Path(folder))
-        evaluator.start()
-        try:
-            slower = _delayed(incumbent, arguments.slower)
-            return _run(evaluator, _delayed(incumbent, 0.0), slower, arguments)
-        finally:
-            evaluator.close()
+    spec = workload.targets[arguments.target or next(iter(workload.targets))]
+    incumbent = _incumbent(workload, spec, arguments)
+    evaluator = make_evaluator(workload, spec)
+    evaluator.start()
+    try:
+        if spec.name == "cuda":  # a host that waits slows nothing down there
+            return _run(evaluator, incumbent, None, arguments)
+        slower = _delayed(incumbent, arguments.slower)
+        return _run(evaluator, _delayed(incumbent, 0.0), slower, arguments)
+    finally:
+        evaluator.close()
 
 
 def _run(
-    evaluator: Evaluator, incumbent: Kernel, slower: Kernel, arguments: argparse.Namespace
+    evaluator: Evaluator, incumbent: Kernel, slower: Kernel | None, arguments: argparse.Namespace
 ) -> int:
     calibration = evaluator.calibrate(incumbent, lambda text: None)
     print(f"delta {100 * calibration.delta:.2f} %, A/A half-width of the calibration "
           f"{100 * calibration.aa_half_width:.2f} %, load {os.getloadavg()[0]:.1f}")  # fmt: skip
     equal = _series(evaluator, incumbent, incumbent, arguments.count, "A/A")
-    title = f"{arguments.slower:g} % slower"
-    slow = _series(evaluator, slower, incumbent, arguments.count, title)
     wrong = equal[Verdict.FASTER] + equal[Verdict.SLOWER]
-    share = slow[Verdict.SLOWER] / max(1, slow.total())
-    good = wrong <= 0.02 * equal.total() and share >= 0.90
     print(f"told apart though equal: {wrong} of {equal.total()} (bar: 2 of 100)")
-    print(f"recognised as slower: {slow[Verdict.SLOWER]} of {slow.total()} (bar: 90 of 100)")
+    good = wrong <= 0.02 * equal.total()
+    if slower is not None:
+        title = f"{arguments.slower:g} % slower"
+        slow = _series(evaluator, slower, incumbent, arguments.count, title)
+        share = slow[Verdict.SLOWER] / max(1, slow.total())
+        good = good and share >= 0.90
+        print(f"recognised as slower: {slow[Verdict.SLOWER]} of {slow.total()} (bar: 90 of 100)")
     return 0 if good else 1
 
 
@@ -145,13 +136,13 @@ def _row(number: int, measurement: Measurement, seconds: float) -> str:
     )
 
 
-def _incumbent(workload: Workload, arguments: argparse.Namespace) -> Kernel:
+def _incumbent(workload: Workload, spec: TargetSpec, arguments: argparse.Namespace) -> Kernel:
     """The kernel of a file, with other values if there are any, or the accepted one of a session."""
     if arguments.session:
         with opened_recording(arguments.session) as recording:
             text = recording.recorder.source(recording.recorder.state.incumbent)
-        return parse_kernel(text, "accepted.cpp")
-    file = arguments.kernel or workload.kernels / workload.targets["cpu"].seed
+        return parse_kernel(text, f"accepted{Path(spec.seed).suffix}")
+    file = arguments.kernel or workload.kernels / spec.seed
     kernel = parse_kernel(file.read_text(encoding="utf-8"), str(file))
     if not arguments.values:
         return kernel
@@ -174,6 +165,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "workload", nargs="?", type=Path, default=root / "workloads" / "gemm_allgather"
     )
+    parser.add_argument("--target", choices=("cpu", "cuda"), help="the workload's first by default")
     parser.add_argument(
         "--count", type=int, default=5, help="comparisons of each kind (100 for the bar)"
     )
