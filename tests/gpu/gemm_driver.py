@@ -1,4 +1,4 @@
-"""Runs kernel files of `gemm` on one GPU, without the rest of kerneltui.
+"""Runs kernel files of `gemm` on one GPU, without engine, judge or harness.
 
     python3 tests/gpu/gemm_driver.py --out DIR [--verify] [--time] [--sweep]
         kernels/gemm/gemm_sm90.cu kernels/gemm/gemm_sm90.cu@STAGES=4,C_BOXES=2
@@ -13,167 +13,46 @@ SLICES, PARTS and SHARE of the first kernel. Numbers go to DIR/gemm.json.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import itertools
 import json
 import random
 import statistics
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from kernel_driver import (
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from driver_checks import relative_error
+from driver_kernel import (
+    ARCHITECTURE,
     ROOT,
-    BufferSet,
-    Context,
     DriverFault,
-    FailFunction,
-    NamedValue,
-    Requirements,
+    Shape,
     Spec,
-    Tensor,
-    build,
+    build_all,
+    parse_shapes,
     parse_spec,
-    relative_error,
+)
+from gemm_problem import DTYPES, Loaded, Problem
+from gemm_shapes import (
+    SPACE_SHAPES,
+    TIME_SHAPES,
+    VERIFY_SHAPES,
+    bound_us,
+    candidates,
+    grid_shapes,
 )
 
-Shape = tuple[int, int, int]
+from kerneltui.targets.windows import DType
 
-VERIFY_SHAPES: list[Shape] = [
-    *((64, 64, 64), (64, 64, 16384), (128, 256, 64), (256, 256, 256), (512, 512, 512)),
-    *((1, 8, 8), (1, 4096, 4096), (64, 4096, 4096), (4096, 64, 4096), (1000, 1000, 1000)),
-    *((1024, 768, 320), (130, 8, 8), (257, 136, 72), (2, 24, 40), (63, 264, 1032)),
-    *((129, 67, 33), (1, 300, 64), (511, 513, 509), (257, 129, 1), (3, 1, 33), (776, 328, 200)),
-    *((1024, 1024, 8192), (2048, 2048, 2048), (3000, 2056, 1048), (4096, 4096, 4096)),
-    *((8192, 64, 16384), (64, 16384, 64), (12288, 512, 512)),
-]
-SPACE_SHAPES: list[Shape] = [(300, 520, 2056), (64, 256, 4096), (512, 1024, 1024)]
-TIME_SHAPES: list[Shape] = [
-    *((64, 64, 64), (64, 64, 1024), (64, 64, 16384), (64, 1024, 64), (256, 256, 256)),
-    *((128, 512, 2048), (64, 4096, 4096), (256, 4096, 4096), (64, 16384, 64), (512, 512, 512)),
-    *((512, 512, 8192), (1024, 1024, 1024), (1024, 1024, 16384), (16384, 64, 1024)),
-    *((128, 128, 16384), (256, 12288, 2048), (1024, 64, 8192), (64, 8192, 8192)),
-    *((16384, 64, 16384), (64, 16384, 16384), (512, 8192, 4096), (8192, 512, 2048)),
-    *((2048, 2048, 2048), (2048, 2048, 256), (4096, 1024, 512), (4096, 4096, 1024)),
-    *((2048, 12288, 4096), (4096, 4096, 4096), (16384, 16384, 64), (12288, 12288, 1024)),
-    *((128, 16384, 12288), (8192, 8192, 8192), (16384, 16384, 4096), (16384, 16384, 16384)),
-]
-TILES = {2: (64, 64), 3: (128, 64), 4: (64, 128), 5: (128, 128), 6: (128, 192), 7: (192, 64)}
-"""Rows and columns of the split tiles of gemm_sm90.cu."""
-_pointer = ctypes.c_void_p
-_u32, _u64, _i64 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
-FLOPS, BYTES = 790e12, 4.3e12
-"""Rates that this kind of GPU reaches, per second: products of bf16 or fp16, and main memory."""
-CODES = {"float16": 2, "bfloat16": 3}
-"""Element types, as kernel.h numbers them."""
 HOLD_CYCLES = 2_000_000
 """A millisecond before each sample, in which the clock rises and everything is enqueued."""
-NEAR = {"float16": 5e-4, "bfloat16": 4e-3}
+NEAR = {DType.FLOAT16: 5e-4, DType.BFLOAT16: 4e-3}
 """What a right product may be off, as a share of the RMS: its last digit."""
 
 
-class Problem:
-    """The buffers of one shape."""
-
-    def __init__(self, torch: Any, shape: Shape, sets: int, dtype: str) -> None:
-        """Makes `sets` sets of A, B and C, of normal values."""
-        self.torch, self.shape, self.sets, self.dtype = torch, shape, sets, dtype
-        m, n, k = shape
-        make = lambda rows, columns: [  # noqa: E731
-            torch.empty(rows, columns, device="cuda", dtype=getattr(torch, dtype))
-            for _ in range(sets)
-        ]
-        self.a, self.b, self.c = make(m, k), make(k, n), make(m, n)
-        self.fill(False)
-        self.keep: list[Any] = []
-        self.buffers = (BufferSet * sets)()
-        for i in range(sets):
-            tensors = (Tensor * 3)(
-                *(self._tensor(name, role, tensor[i]) for name, role, tensor in self._named())
-            )
-            self.buffers[i] = BufferSet(3, tensors)
-            self.keep.append(tensors)
-
-    def _named(self) -> list[tuple[bytes, int, list[Any]]]:
-        return [(b"A", 0, self.a), (b"B", 0, self.b), (b"C", 1, self.c)]
-
-    def _tensor(self, name: bytes, role: int, tensor: Any) -> Tensor:
-        four = _i64 * 4
-        size = tensor.numel() * 2
-        shape = four(*tensor.shape, 0, 0)
-        return Tensor(
-            name, CODES[self.dtype], role, 2, shape, four(), size, tensor.data_ptr(), None, None
-        )
-
-    def fill(self, integers: bool) -> None:
-        """New inputs in all sets."""
-        for tensor in (*self.a, *self.b):
-            tensor.random_(0, 2) if integers else tensor.normal_()
-
-
-class Loaded:
-    """A kernel that is set up for one problem."""
-
-    def __init__(self, torch: Any, problem: Problem, spec: Spec, values: dict[str, int]) -> None:
-        """Calls requirements and setup."""
-        self.torch, self.problem = torch, problem
-        self.library = ctypes.CDLL(spec.library)
-        self.reason, self.epoch = "", 0
-        self.dimensions = (NamedValue * 3)(
-            *(NamedValue(*item) for item in zip((b"M", b"N", b"K"), problem.shape, strict=True))
-        )
-        runtime = spec.runtime | values
-        self.tunables = (NamedValue * max(1, len(runtime)))(
-            *(NamedValue(name.encode(), value) for name, value in runtime.items())
-        )
-        asked = Requirements()
-        head = (self.dimensions, _u32(3), self.tunables, _u32(len(runtime)))
-        code = self.library.kerneltui_requirements(*head, _u32(0), _u32(1), ctypes.byref(asked))
-        if code or asked.abi_version != 1:
-            raise DriverFault(f"requirements returned {code}, version {asked.abi_version}")
-        self.scratch = torch.full(
-            (max(256, asked.scratch_bytes),), 0xA5, dtype=torch.uint8, device="cuda"
-        )
-        self.fail = FailFunction(self._fail)
-        self.context = Context(
-            abi_version=1, rank=0, ranks=1, threads=1,
-            dimension_count=3, dimensions=ctypes.cast(self.dimensions, _pointer).value,
-            tunable_count=len(runtime), tunables=ctypes.cast(self.tunables, _pointer).value,
-            sets=problem.sets, buffers=problem.buffers,
-            scratch=self.scratch.data_ptr(), scratch_bytes=asked.scratch_bytes,
-            fail=ctypes.cast(self.fail, _pointer).value,
-        )  # fmt: skip
-        self.state = _pointer()
-        self.check(
-            self.library.kerneltui_setup(ctypes.byref(self.context), ctypes.byref(self.state))
-        )
-
-    def _fail(self, _self: int, text: bytes) -> None:
-        self.reason = text.decode(errors="replace")
-
-    def check(self, code: int) -> None:
-        """Raises if a step of the kernel failed."""
-        if code:
-            raise DriverFault(f"{code}: {self.reason or 'no reason given'}")
-
-    def call(self, count: int) -> None:
-        """Enqueues calls on torch's current stream, over the sets in turn."""
-        stream = _pointer(self.torch.cuda.current_stream().cuda_stream)
-        for _ in range(count):
-            self.epoch += 1
-            index = _u32(self.epoch % self.problem.sets)
-            self.check(self.library.kerneltui_run(self.state, index, _u64(self.epoch), stream))
-
-    def close(self) -> None:
-        """Calls teardown."""
-        self.torch.cuda.synchronize()
-        self.library.kerneltui_teardown(self.state)
-
-
-def verify(torch: Any, specs: list[Spec], shapes: list[Shape], dtype: str) -> list[str]:
+def verify(torch: Any, specs: list[Spec], shapes: list[Shape], dtype: DType) -> list[str]:
     """Every kernel on every shape; returns what is wrong."""
     wrong: list[str] = []
     for shape in shapes:
@@ -206,7 +85,7 @@ def verify(torch: Any, specs: list[Spec], shapes: list[Shape], dtype: str) -> li
     return wrong
 
 
-def verify_space(torch: Any, spec: Spec, shapes: list[Shape], dtype: str) -> list[str]:
+def verify_space(torch: Any, spec: Spec, shapes: list[Shape], dtype: DType) -> list[str]:
     """Every value of the tile tunables on a few shapes, exactly on 0/1 values, twice the same bits."""
     wrong: list[str] = []
     count = 0
@@ -287,46 +166,10 @@ def torch_call(torch: Any, problem: Problem) -> Any:
     return enqueue
 
 
-def candidates(shape: Shape) -> list[dict[str, int]]:
-    """Values of the tile tunables that may be quick for a shape, as the kernel's rule has them."""
-    m, n, k = shape
-    found: list[dict[str, int]] = [{"TILE": 1}]
-    steps = -(-k // 64)
-    for tile, (rows, columns) in TILES.items():
-        if (rows > 64 and m * 2 <= rows) or (columns > 64 and n * 2 <= columns):
-            continue
-        tiles = -(-m // rows) * -(-n // columns)
-        if tiles > 600 and rows * columns < 1 << 14:
-            continue
-        for slices, parts, share in itertools.product((1, 2, 4, 8), (1, 2, 4, 8), (1, 2)):
-            ranges = slices * parts
-            if share > 1 and (columns % 128 or m <= rows or share * slices > 8):
-                continue
-            if ranges > 1 and (ranges > steps or tiles * ranges > 264):
-                continue
-            if parts > (8 if slices * share == 8 else 2):
-                continue
-            if tiles * ranges * 2 < min(128, tiles * steps, tiles * 32):
-                continue
-            found.append({"TILE": tile, "SLICES": slices, "PARTS": parts, "SHARE": share})
-    return found
-
-
-def grid_shapes(count: int) -> list[Shape]:
-    """Shapes of the grid, as many from every part of it when it is in the order of work."""
-    sizes = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
-    shapes = sorted(itertools.product(sizes, repeat=3), key=lambda s: (s[0] * s[1] * s[2], s))
-    drawn = random.Random(7)
-    return [
-        drawn.choice(shapes[i * len(shapes) // count : (i + 1) * len(shapes) // count])
-        for i in range(count)
-    ]
-
-
 def time_shape(
     torch: Any,
     shape: Shape,
-    dtype: str,
+    dtype: DType,
     runs: list[tuple[Spec, dict[str, int]]],
     *,
     rounds: int,
@@ -363,12 +206,6 @@ def time_shape(
     }
 
 
-def bound_us(shape: Shape) -> float:
-    """The least time by arithmetic and by main memory."""
-    m, n, k = shape
-    return max(2 * m * n * k / FLOPS, 2 * (m * k + k * n + m * n) / BYTES) * 1e6
-
-
 def _short(name: str) -> str:
     return "".join(c for c in name.partition(" ")[2] if c.isdigit() or c == " ")
 
@@ -391,15 +228,15 @@ def report(results: list[dict[str, Any]], labels: list[str]) -> None:
             print("   not timed:", name, text)
 
 
-def main() -> int:
-    """Builds, verifies, times."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def arguments() -> argparse.ArgumentParser:
+    """What the driver can be told."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kernels", nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--build", type=Path, default=ROOT / "build/driver")
     parser.add_argument("--build-only", action="store_true")
-    parser.add_argument("--arch", default="arch=compute_90a,code=sm_90a")
-    parser.add_argument("--dtype", choices=tuple(CODES), default="bfloat16")
+    parser.add_argument("--arch", default=ARCHITECTURE)
+    parser.add_argument("--dtype", type=DType, choices=DTYPES, default=DType.BFLOAT16)
     parser.add_argument("--verify", action="store_true")
     parser.add_argument("--time", action="store_true")
     parser.add_argument("--sweep", action="store_true")
@@ -408,19 +245,24 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sample-ms", type=float, default=1.5)
     parser.add_argument("--budget", type=float, default=90.0, help="seconds for everything")
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    """Builds, verifies, times."""
+    options = arguments().parse_args()
     deadline = time.monotonic() + options.budget
     options.out.mkdir(parents=True, exist_ok=True)
     options.build.mkdir(parents=True, exist_ok=True)
     specs = [parse_spec(text) for text in options.kernels]
-    with ThreadPoolExecutor(2 if options.build_only else 14) as pool:
-        list(pool.map(lambda spec: build(spec, options.build, options.arch, options.dtype), specs))
+    threads = 2 if options.build_only else 14
+    build_all(specs, options.build, options.arch, options.dtype, threads=threads)
     for spec in specs:
         if not spec.library:
             print(spec.label, spec.build_log[-2000:])
     specs = [spec for spec in specs if spec.library]
-    if options.build_only:
-        return 0
+    if options.build_only or not specs:
+        return 0 if specs else 1
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -438,35 +280,51 @@ def main() -> int:
         print("\n".join(found["wrong"][:12]))
         bad = {text.split(" ")[0] for text in found["wrong"]}
         specs = [spec for spec in specs if spec.label not in bad]
-    shapes = TIME_SHAPES
+    for kind in ("time", "sweep"):
+        if getattr(options, kind) and specs:
+            time_shapes(torch, kind, specs, options, found=found, deadline=deadline)
+            print(f"{kind}: {time.monotonic() - started:.1f} s since the start")
+    return 1 if found["wrong"] else 0
+
+
+def shapes_of(options: argparse.Namespace) -> list[Shape]:
+    """The shapes to time: named ones, some of the grid, or the usual ones."""
+    if options.shapes:
+        return parse_shapes(options.shapes)
     if options.grid:
         shapes = grid_shapes(options.grid)
         random.Random(1).shuffle(shapes)  # so that those of a run that is cut short are a fair part
-    if options.shapes:
-        shapes = [tuple(int(x) for x in s.split(",")) for s in options.shapes.split(";")]
-    for kind in ("time", "sweep"):
-        if not getattr(options, kind) or not specs:
-            continue
-        for shape in shapes:
-            if time.monotonic() > deadline:
-                print("out of time before", shape)
-                break
-            if kind == "time":
-                runs = [(spec, {}) for spec in specs]
-            else:
-                runs = [(specs[0], values) for values in candidates(shape)]
-            rounds = options.rounds if kind == "time" else 3
-            found[kind].append(
-                time_shape(
-                    torch, shape, options.dtype, runs, rounds=rounds, sample_ms=options.sample_ms
-                )
+        return shapes
+    return TIME_SHAPES
+
+
+def time_shapes(
+    torch: Any,
+    kind: str,
+    specs: list[Spec],
+    options: argparse.Namespace,
+    *,
+    found: dict[str, Any],
+    deadline: float,
+) -> None:
+    """Times all kernels, or with "sweep" the first one's candidates, on every shape; writes gemm.json."""
+    rounds = options.rounds if kind == "time" else 3
+    for shape in shapes_of(options):
+        if time.monotonic() > deadline:
+            print("out of time before", shape)
+            break
+        runs: list[tuple[Spec, dict[str, int]]] = [(spec, {}) for spec in specs]
+        if kind == "sweep":
+            runs = [(specs[0], values) for values in candidates(shape)]
+        found[kind].append(
+            time_shape(
+                torch, shape, options.dtype, runs, rounds=rounds, sample_ms=options.sample_ms
             )
-            torch.cuda.empty_cache()
-            (options.out / "gemm.json").write_text(json.dumps(found))
-        if len(found[kind]) <= 60:
-            report(found[kind], [spec.label for spec in specs] if kind == "time" else [])
-        print(f"{kind}: {time.monotonic() - started:.1f} s since the start")
-    return 1 if found["wrong"] else 0
+        )
+        torch.cuda.empty_cache()
+        (options.out / "gemm.json").write_text(json.dumps(found))
+    if len(found[kind]) <= 60:
+        report(found[kind], [spec.label for spec in specs] if kind == "time" else [])
 
 
 if __name__ == "__main__":
