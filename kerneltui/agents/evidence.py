@@ -60,7 +60,8 @@ def candidate_evidence(candidate: Candidate, state: State) -> str:
             "|---|---|---|---|---|",
         ]
         lines += [
-            f"| {part.shape} | {part.candidate_ns / 1e6:.4f} ms | {part.ratio:.3f} "
+            f"| {part.shape} | {part.candidate_ns / 1e6:.4f} ms{' (CUDA graph)' if part.graph else ''} "
+            f"| {part.ratio:.3f} "
             f"| {part.bound_share:.1%} | {part.verdict} |"
             for part in measurement.shapes
         ]

@@ -257,6 +257,7 @@ def build_measurement(
                 # A shape alone is noisier than all together, so its own noise counts too.
                 verdict=judge_interval(interval, max(delta, 2 * yard.noise)),
                 bound_share=yard.bound_ns / candidate_ns,
+                graph=all(part.graph for part in parts),
             )
         )
     geomean = combined_interval(

@@ -162,7 +162,9 @@ def _result_table(state: State) -> str:
     head = f"{best.id} {best.reason}\n"
     if best.directive is not None:
         head += f"{best.directive.summary()}\n"
-    return head + table(rows, right=frozenset({1, 2, 3, 4, 6}))
+    graphs = ", ".join(measurement.graph_shapes)
+    tail = f"\ncalls in a CUDA graph: {graphs}" if graphs else ""
+    return head + table(rows, right=frozenset({1, 2, 3, 4, 6})) + tail
 
 
 def _summary(state: State, reason: str) -> dict[str, object]:

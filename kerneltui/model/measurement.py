@@ -132,7 +132,8 @@ class ShapeMeasurement:
 
     Times are medians over rounds of the slowest rank, in nanoseconds; `interval` is the log-ratio to
     the incumbent, `reference_interval` the log-ratio to the reference (negative is faster). `gpu` is
-    None on a target without GPUs.
+    None on a target without GPUs. `graph`: the calls of a sample were one CUDA graph; one by one they take
+    longer.
     """
 
     shape: str
@@ -146,6 +147,7 @@ class ShapeMeasurement:
     verdict: Verdict
     bound_share: float
     gpu: GpuUse | None = field(default=None, metadata=LATER)
+    graph: bool = field(default=False, metadata=LATER)
 
     @property
     def ratio(self) -> float:
@@ -171,6 +173,11 @@ class Measurement:
     groups: int
     quarantine: str = ""
     remarks: tuple[str, ...] = field(default=(), metadata=LATER)
+
+    @property
+    def graph_shapes(self) -> tuple[str, ...]:
+        """The shapes whose calls were timed as CUDA graphs."""
+        return tuple(part.shape for part in self.shapes if part.graph)
 
     @property
     def slower_shapes(self) -> tuple[str, ...]:

@@ -306,6 +306,21 @@ def test_the_bench_table_says_what_the_gpus_did() -> None:
     assert any(line.startswith(" ! 4096x1024x256: a power limit held") for line in lines)
 
 
+@pytest.mark.parametrize("width", [60, 110])
+def test_the_bench_table_says_whose_calls_were_graphs(width: int) -> None:
+    candidate = STATE.candidates["c0028"]
+    measurement = candidate.measurement
+    assert measurement is not None
+    assert not any("graph" in line for line in text_of(bench_table(STATE, candidate, width)))
+    parts = tuple(replace(part, graph=place != 1) for place, part in enumerate(measurement.shapes))
+    short = replace(candidate, measurement=replace(measurement, shapes=parts))
+    lines = text_of(bench_table(STATE, short, width))
+    first = next(place for place, line in enumerate(lines) if "CUDA graph" in line)
+    told = " ".join(line.strip() for line in lines[first : first + 3])
+    assert all((part.shape in told) is part.graph for part in parts)
+    assert max(map(len, lines[first : first + 3])) <= width
+
+
 def test_a_session_without_gpus_has_no_such_table() -> None:
     state = fold(record().events)
     lines = text_of(bench_table(state, state.candidates["c0028"], 110))

@@ -58,7 +58,7 @@ def bench_table(state: State, candidate: Candidate, width: int) -> Sequence[Line
         if named:
             row.append((f"  {clean(part.reference)}, n={part.rounds}", "faint"))
         lines.append(cut(tuple(row), width))
-    lines += _summary(state, candidate, names)
+    lines += _summary(state, candidate, names, width)
     lines += _remarks(measurement, width)
     lines += _winner_lines(state, candidate, names, width)
     lines += gpu_table(measurement, names, width)
@@ -124,7 +124,7 @@ def _held(use: GpuUse) -> str:
     return "; ".join(parts) or "nothing"
 
 
-def _summary(state: State, candidate: Candidate, names: int) -> Sequence[Line]:
+def _summary(state: State, candidate: Candidate, names: int, width: int) -> Sequence[Line]:
     measurement = candidate.measurement
     if measurement is None:
         return ()
@@ -143,6 +143,11 @@ def _summary(state: State, candidate: Candidate, names: int) -> Sequence[Line]:
         ((f" {share(measurement.bound_share)} of the bound, {confirmed}", "dim"),),
         ((f" FASTER and SLOWER begin at {measurement.delta * 100:.1f}%", "dim"),),
     ]
+    if measurement.graph_shapes:
+        shapes = ", ".join(map(clean, measurement.graph_shapes))
+        lines += [
+            ((f" {part}", "faint"),) for part in wrap(f"calls in a CUDA graph: {shapes}", width - 2)
+        ]
     if measurement.quarantine:
         lines.append(((f" quarantined: {clean(measurement.quarantine)}", "state-quar"),))
     return lines
