@@ -21,7 +21,7 @@ from kerneltui.evaluation.sustained import sustain
 from kerneltui.evaluation.timing import LaneFailure, WrongOutput
 from kerneltui.model.statistics import median_interval
 from kerneltui.targets.errors import RankFailure
-from kerneltui.targets.port import Sample
+from kerneltui.targets.sample import Sample
 
 __all__ = ["Timed", "Track"]
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from kerneltui.model.measurement import GpuUse, Measurement, ShapeMeasurement
 from kerneltui.model.reading import HEAT, POWER, GpuReading
 from kerneltui.model.workload import Workload
-from kerneltui.targets.port import Sample
+from kerneltui.targets.sample import Sample
 
 __all__ = ["BurstUse", "Readings", "RoundsOfUse", "Watch", "add_gpu_use", "no_readings"]
 

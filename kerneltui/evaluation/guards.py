@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kerneltui.model.workload import Role, Shape, Workload
-from kerneltui.targets.port import Sample
+from kerneltui.targets.sample import Sample
 
 __all__ = ["causality_broken", "cpu_time_ns", "left_running", "producers"]
 

@@ -21,7 +21,8 @@ from kerneltui.evaluation.values import Report, ValueClass
 from kerneltui.model.workload import DTYPE_BYTES, Shape, Workload
 from kerneltui.targets.buffers import SharedMemory
 from kerneltui.targets.patterns import Poison
-from kerneltui.targets.port import Group, Sample
+from kerneltui.targets.port import Group
+from kerneltui.targets.sample import Sample
 from kerneltui.targets.windows import GroupLayout, TensorSpec
 
 __all__ = ["Lane", "MemoryGroup", "set_bytes"]

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from kerneltui.evaluation.gpu_use import BurstUse
-from kerneltui.targets.port import Sample
+from kerneltui.targets.sample import Sample
 
 __all__ = ["Burst", "ShapeRounds"]
 

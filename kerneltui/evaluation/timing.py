@@ -23,7 +23,7 @@ from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.rounds import Burst, ShapeRounds
 from kerneltui.evaluation.values import Report
 from kerneltui.targets.errors import RankFailure
-from kerneltui.targets.port import Sample
+from kerneltui.targets.sample import Sample
 
 _MANY_SETS = 16
 _WATCH_EVERY_S = 0.5  # two GPUs take some 13 ms, three times in a round

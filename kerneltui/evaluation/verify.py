@@ -15,7 +15,7 @@ from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.workload import Shape
 from kerneltui.targets.errors import MemoryFailure, RankFailure
 from kerneltui.targets.patterns import Poison
-from kerneltui.targets.port import Sample
+from kerneltui.targets.sample import Sample
 
 __all__ = ["Tally", "VerifyPlan", "mismatch", "verify_idle", "verify_shape"]
 

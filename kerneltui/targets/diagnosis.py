@@ -10,7 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 from kerneltui.targets.errors import FailureKind
-from kerneltui.targets.port import RankExit, RankSample
+from kerneltui.targets.port import RankExit
+from kerneltui.targets.sample import RankSample
 
 __all__ = [
     "GO_ON_OFFSET",

@@ -11,13 +11,8 @@ from kerneltui.targets.buffers import SharedMemory
 from kerneltui.targets.client import ForkServerClient
 from kerneltui.targets.errors import FailureKind, TargetError
 from kerneltui.targets.output import KeptOutput
-from kerneltui.targets.port import (
-    GroupRole,
-    KillProof,
-    Limits,
-    Requirements,
-    Sample,
-)
+from kerneltui.targets.port import GroupRole, KillProof, Limits, Requirements
+from kerneltui.targets.sample import Sample
 from kerneltui.targets.sampling import Sampling
 from kerneltui.targets.started import StartedRanks
 from kerneltui.targets.traits import GroupTraits, Memory

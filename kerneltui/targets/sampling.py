@@ -16,7 +16,7 @@ from kerneltui.targets.diagnosis import (
     rank_samples,
 )
 from kerneltui.targets.errors import FailureKind
-from kerneltui.targets.port import Sample
+from kerneltui.targets.sample import Sample
 from kerneltui.targets.started import StartedRanks
 from kerneltui.targets.traits import GroupTraits, Memory
 

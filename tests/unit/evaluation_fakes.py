@@ -12,7 +12,7 @@ from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.rounds import Burst, ShapeRounds
 from kerneltui.model.workload import Shape, Workload
 from kerneltui.model.workload_file import load_workload
-from kerneltui.targets.port import RankSample, Sample
+from kerneltui.targets.sample import RankSample, Sample
 
 WORKLOAD_FOLDER = Path(__file__).parents[2] / "workloads" / "gemm_allgather"
 MS = 1_000_000

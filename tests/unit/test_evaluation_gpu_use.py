@@ -24,7 +24,8 @@ from kerneltui.evaluation.timing import Timer, TimingProtocol
 from kerneltui.model.measurement import GpuUse, Measurement, MeasurementStage
 from kerneltui.model.reading import GpuReading
 from kerneltui.targets.errors import TargetError
-from kerneltui.targets.port import Build, Sample
+from kerneltui.targets.port import Build
+from kerneltui.targets.sample import Sample
 
 S = 1_000_000_000
 SHAPE = "512x512x512"

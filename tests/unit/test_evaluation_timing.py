@@ -19,7 +19,7 @@ from kerneltui.evaluation.timing import (
 )
 from kerneltui.evaluation.values import Fault, FaultKind, Report
 from kerneltui.targets.errors import FailureKind, RankFailure
-from kerneltui.targets.port import Sample
+from kerneltui.targets.sample import Sample
 
 
 class FakeLane:

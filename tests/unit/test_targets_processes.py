@@ -18,8 +18,8 @@ from kerneltui.targets.diagnosis import clock_conflict, one_line
 from kerneltui.targets.environment import child_environment
 from kerneltui.targets.locks import LockTimeout, MachineLock
 from kerneltui.targets.output import OutputKeeper
-from kerneltui.targets.port import RankSample
 from kerneltui.targets.processes import descendants, is_alive, kill_tree, start_time
+from kerneltui.targets.sample import RankSample
 
 
 def test_a_burst_excludes_everything(tmp_path: Path) -> None:
