@@ -27,12 +27,10 @@ from kerneltui.model.statistics import Verdict
 
 __all__ = [
     "accept",
-    "accepts_by_rule",
     "edited",
     "redo",
     "refusal",
     "reject",
-    "rule_verdict",
     "selected_hunks",
     "undo",
 ]
@@ -229,28 +227,6 @@ def edited(recorder: Recorder, command: Edit) -> Proposal:
         origin=Origin.EDIT,
         parents=(candidate.id,),
     )
-
-
-def accepts_by_rule(candidate: Candidate, incumbent: str) -> bool:
-    """Whether the rule `auto` accepts: confirmed FASTER against main, no shape SLOWER, no doubt."""
-    measurement = candidate.measurement
-    return (
-        measurement is not None
-        and measurement.against == incumbent
-        and measurement.acceptable_by_rule
-    )
-
-
-def rule_verdict(candidate: Candidate) -> str:
-    """Returns why the rule `auto` turns a measured candidate down, in percent faster."""
-    measurement = candidate.measurement
-    if measurement is None:
-        return "not measured"
-    faster, low, high = ((ratio - 1) * 100 for ratio in measurement.geomean.ratio())
-    found = f"{measurement.verdict} {faster:+.1f}% [{low:+.1f}, {high:+.1f}]"
-    if measurement.verdict is Verdict.FASTER and measurement.slower_shapes:
-        return f"{found}, but slower on {', '.join(measurement.slower_shapes)}"
-    return found
 
 
 def _displayed(recorder: Recorder, identifier: str, sha: str) -> Candidate:

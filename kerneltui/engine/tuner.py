@@ -16,6 +16,7 @@ from kerneltui.agents.agent_config import AHEAD
 from kerneltui.agents.model_port import ModelPort
 from kerneltui.agents.port import Agent, Proposal
 from kerneltui.engine import decisions, results
+from kerneltui.engine.accept_rule import apply_rule
 from kerneltui.engine.agent_desk import NEWS
 from kerneltui.engine.ahead import WaitingKernels
 from kerneltui.engine.commands import Request, handle_command
@@ -31,6 +32,7 @@ from kerneltui.engine.executor import (
     ProfileJob,
     Reported,
 )
+from kerneltui.engine.faults import FaultsInARow
 from kerneltui.engine.gpu_strip import GpuStrip
 from kerneltui.engine.machine_notices import machine_says
 from kerneltui.engine.profiling import profile_done
@@ -38,20 +40,12 @@ from kerneltui.engine.proposing import Again, Ended, Proposing
 from kerneltui.engine.recorder import Recorder, now_ns
 from kerneltui.engine.waiting import Waiting
 from kerneltui.evaluation.outcome import Built, Step, Update, Verified
-from kerneltui.model.candidate import (
-    AgentName,
-    CandidateState,
-    Failure,
-    Phase,
-)
-from kerneltui.model.command import Accept, First, Progress, Reject
+from kerneltui.model.candidate import CandidateState, Failure, Phase
+from kerneltui.model.command import Accept, First, Progress
 from kerneltui.model.event import (
-    AcceptRule,
-    AgentMessage,
     CandidateFailed,
     EvaluationInterrupted,
     EvaluationStarted,
-    PauseSet,
     SearchEnded,
 )
 from kerneltui.model.kernel import Kernel
@@ -62,7 +56,6 @@ from kerneltui.targets.notices import Notice
 __all__ = ["Options", "Stop", "Tuner"]
 
 MOST_ATTEMPTS = 3
-MOST_FAULTS = 3
 IDLE_EXIT_S = 30 * 60.0
 LOOSE_OBJECTS = 2000
 
@@ -116,15 +109,17 @@ class Tuner:
     _waiting: Waiting = field(default_factory=Waiting)
     _calibrating: bool = False
     _calibrated: bool = False
-    _faults: int = 0
     _stopped: str = ""
     _busy_at: float = field(default_factory=time.monotonic)
     _proposing: Proposing = field(init=False)
     _strip: GpuStrip = field(init=False)
+    _faults: FaultsInARow = field(init=False)
     _ahead: WaitingKernels = field(init=False)
 
     def __post_init__(self) -> None:
         self._strip = GpuStrip(self._readings, self.progress, self.clients)
+        end = self._end if self.options.leave_when_done else None
+        self._faults = FaultsInARow(self.recorder, end)
         self._proposing = Proposing(
             recorder=self.recorder,
             agents=self.agents,
@@ -268,28 +263,15 @@ class Tuner:
     def _evaluated(self, item: EvaluationDone) -> None:
         assert self.executor is not None
         self.executor.running = None
-        if results.record_outcome(self.recorder, item.job.candidate, item.outcome):
-            self._faults = 0
-            self._apply_rule(item.job.candidate)
-        else:
-            self._count_fault(item.job.candidate)
-
-    def _apply_rule(self, identifier: str) -> None:
-        state = self.recorder.state
-        candidate = state.candidates[identifier]
-        word = state.state_of(identifier)
-        if word is CandidateState.STALE:
-            self._waiting.add_if_worth(state, identifier)
-        if state.rule is not AcceptRule.AUTO or candidate.agent is AgentName.HUMAN:
+        recorder, candidate = self.recorder, item.job.candidate
+        measured = results.record_outcome(recorder, candidate, item.outcome)
+        self._faults.evaluated(candidate)
+        if not measured:
             return
-        if word is CandidateState.PEND:
-            if decisions.accepts_by_rule(candidate, state.incumbent):
-                self.accepted(Accept(identifier, candidate.sha, by="rule"))
-            else:
-                note = decisions.rule_verdict(candidate)
-                decisions.reject(
-                    self.recorder, Reject(identifier, candidate.sha, note=note, by="rule")
-                )
+        if recorder.state.state_of(candidate) is CandidateState.STALE:
+            self._waiting.add_if_worth(recorder.state, candidate)
+        if apply_rule(recorder, candidate):
+            self.incumbent_changed()
 
     def accepted(self, command: Accept) -> None:
         """Accepts, and has what was measured against the old main measured again."""
@@ -312,22 +294,7 @@ class Tuner:
             self._stopped = str(item.error)
             return
         results.record_fault(self.recorder, item.candidate, item.error)
-        self._count_fault(item.candidate)
-
-    def _count_fault(self, candidate: str) -> None:
-        """Pauses after some faults of the harness in a row; ends where nobody is there to go on."""
-        known = self.recorder.state.candidates[candidate]
-        self._faults = self._faults + 1 if known.harness_fault else 0
-        if self._faults < MOST_FAULTS:
-            return
-        self._faults = 0
-        reason = known.failure.reason if known.failure is not None else ""
-        text = f"{MOST_FAULTS} faults of the harness in a row: {reason}"
-        if self.options.leave_when_done:
-            self._end(text)
-            return
-        self.recorder.record(AgentMessage(at=now_ns(), agent="engine", text=f"paused after {text}"))
-        self.recorder.record(PauseSet(at=now_ns(), paused=True))
+        self._faults.evaluated(item.candidate)
 
     # -- what is done next
 

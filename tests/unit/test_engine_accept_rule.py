@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tui"))
 
 from tui_record import record
 
-from kerneltui.engine.decisions import rule_verdict
+from kerneltui.engine.accept_rule import rule_verdict
 from kerneltui.model.state import fold
 from kerneltui.model.statistics import Interval, Verdict
 from kerneltui.tui.format import difference
