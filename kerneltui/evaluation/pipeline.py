@@ -7,7 +7,6 @@ come from any.
 from __future__ import annotations
 
 import os
-import platform
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -24,7 +23,7 @@ from kerneltui.evaluation.bench_result import ShapeResult
 from kerneltui.evaluation.code_record import code_record
 from kerneltui.evaluation.judge_client import JudgeFailure
 from kerneltui.evaluation.kernel_lint import lint
-from kerneltui.evaluation.launch_shapes import launches_on, main_shapes
+from kerneltui.evaluation.machine_words import machine_words
 from kerneltui.evaluation.outcome import (
     Built,
     CalibrationResult,
@@ -43,7 +42,8 @@ from kerneltui.evaluation.profile import profile
 from kerneltui.evaluation.stand import MachineTarget, Stand
 from kerneltui.evaluation.timing import LaneFailure, TimingProtocol, WrongOutput
 from kerneltui.evaluation.trial import Trial
-from kerneltui.evaluation.verify import Tally, VerifyPlan, mismatch, verify_idle, verify_shape
+from kerneltui.evaluation.verify import mismatch
+from kerneltui.evaluation.verify_all import verify_all
 from kerneltui.evaluation.workload_test import run_workload_test
 from kerneltui.evaluation.yardsticks import Yardsticks
 from kerneltui.model.candidate import Failure
@@ -53,7 +53,7 @@ from kerneltui.model.limit import Ceilings
 from kerneltui.model.measurement import FailureKind, Measurement, Stage
 from kerneltui.model.reading import GpuReading
 from kerneltui.model.workload import Workload
-from kerneltui.targets.errors import RankFailure, TargetError
+from kerneltui.targets.errors import TargetError
 from kerneltui.targets.notices import Notice
 from kerneltui.targets.port import Build, GroupRole
 
@@ -121,15 +121,7 @@ class Evaluator:
 
     def machine(self) -> Mapping[str, str]:
         """Describes the machine as far as nothing has to be started or measured for it."""
-        return {
-            "machine": _cpu_model(),
-            "cores": str(self.stand.target.cores),
-            "kernel": platform.release(),
-            "python": platform.python_version(),
-            "compiler": str(getattr(self.stand.target.toolchain, "version", "")),
-            "clocks": "unlocked",
-            **self.stand.target.describe(),
-        }
+        return machine_words(self.stand.target)
 
     def environment(self) -> Mapping[str, str]:
         """Describes the machine that measures; with its rates, once they are known."""
@@ -355,35 +347,14 @@ class Evaluator:
         build = self.stand.build(kernel)
         report(Built(round(build.seconds * 1e9), build.cached, build.log))
         with self.stand.devices():
-            return self._verify(kernel, build, report)
-
-    def _verify(self, kernel: Kernel, build: Build, report: Callable[[Update], None]) -> str:
-        tally = Tally()
-        wanted = [shape for shape in self.workload.shapes if set(shape.tags) - {"bench"}]
-        for ranks in sorted({shape.ranks for shape in wanted}):
-            lane = self.stand.open_kernel(
-                GroupRole.CANDIDATE, build, kernel.runtime, ranks, Stage.VERIFY
+            return verify_all(
+                self.stand, kernel, build, report, partial(self._keep_launches, build)
             )
-            try:
-                shapes = [shape for shape in wanted if shape.ranks == ranks]
-                for index, shape in enumerate(shapes):
-                    report(Step(Stage.VERIFY, shape.name, index, len(shapes)))
-                    plan = VerifyPlan.for_shape(shape)
-                    verify_shape(lane, shape, plan, tally, self.stand.checkpoint)
-                    if index == 0:
-                        verify_idle(lane)
-                    lane.teardown()
-                main = main_shapes(shape for shape in shapes if "tune" in shape.tags)
-                told = launches_on(self.stand, build, {ranks: lane}.get, main)
-                known = self._launches.get(build.key, {})
-                if told:
-                    more = [*known.get("launches", ()), *told["launches"]]
-                    self._launches[build.key] = {**known, **told, "launches": more}
-            except RankFailure as error:
-                raise fault_of(error, Stage.VERIFY) from error
-            finally:
-                self.stand.release(lane)
-        return tally.note
+
+    def _keep_launches(self, build: Build, told: Mapping[str, Any]) -> None:
+        known = self._launches.get(build.key, {})
+        more = [*known.get("launches", ()), *told["launches"]]
+        self._launches[build.key] = {**known, **told, "launches": more}
 
     def _ready(self) -> None:
         """Waits for the judge. A new one, after the death of the old, is shown all memory again."""
@@ -405,13 +376,3 @@ class Evaluator:
         self.yardsticks.renew(error.lane)
         text = f"{who} failed in a timed call and was started again: {error}"
         return trial.failed(Failure(trial.stage, FailureKind.HARNESS_FAULT, text))
-
-
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

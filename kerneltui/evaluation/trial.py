@@ -34,6 +34,7 @@ from kerneltui.evaluation.outcome import (
 )
 from kerneltui.evaluation.rounds import ShapeRounds
 from kerneltui.evaluation.stand import Stand
+from kerneltui.evaluation.trial_lanes import TrialLanes
 from kerneltui.evaluation.values import ValueClass
 from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_idle, verify_shape
 from kerneltui.model.candidate import Failure
@@ -91,10 +92,9 @@ class Trial:
         self._against = against
         self._report = report
         self._verified_before = verified_before
-        self._lanes: list[Lane] = []
+        self._lanes = TrialLanes(stand, kernel, incumbent)
         self._record: dict[str, Any] = {"against": against}
         self._raw: list[dict[str, Any]] = []
-        self._output = ""
         self._began = time.monotonic_ns()
 
     def run(self) -> Outcome:
@@ -114,7 +114,7 @@ class Trial:
         if not benchmark.settled():
             self._benchmark(lane, benchmark)
         self._read_launches(build)
-        self._drop(lane)
+        self._lanes.drop(lane)
         groups = {name: [part] for name, part in benchmark.rounds.items()}
         measurement = self._with_gpus(benchmark.result(), groups)
         self._record["rounds"] = [part.to_record() for part in benchmark.rounds.values()]
@@ -152,7 +152,7 @@ class Trial:
     def failed(self, failure: Failure, log: str = "") -> Outcome:
         """The outcome of a trial that ended early."""
         self.close()
-        text = "\n".join(part for part in (log, self._output) if part)
+        text = "\n".join(part for part in (log, self._lanes.output) if part)
         return replace(self._outcome(None, failure), log=text)
 
     def failed_by(self, fault: KernelFault) -> Outcome:
@@ -161,7 +161,7 @@ class Trial:
         Raises:
             Interrupted: The end was asked for meanwhile.
         """
-        shape = next((lane.shape for lane in self._lanes if self.owns(lane) and lane.shape), None)
+        shape = self._lanes.candidate_shape()
         self.close()
         if fault.in_launch and shape is not None:
             self._step(self.stage, f"{shape.name}: looks for the launch that failed", 0, 0)
@@ -170,12 +170,11 @@ class Trial:
 
     def owns(self, lane: Lane) -> bool:
         """Whether a lane runs this candidate."""
-        return lane in self._lanes and lane.group.role is GroupRole.CANDIDATE
+        return self._lanes.owns(lane)
 
     def close(self) -> None:
         """Ends the groups of this trial."""
-        for lane in [*self._lanes]:
-            self._drop(lane)
+        self._lanes.close()
 
     # Stages
 
@@ -206,7 +205,9 @@ class Trial:
     def _read_launches(self, build: Build) -> None:
         """Has a call captured in the groups that end here: nothing more is timed in them."""
         shapes = main_shapes(yard.shape for yard in self._yardsticks.values())
-        told = launches_on(self._stand, build, partial(self._find, GroupRole.CANDIDATE), shapes)
+        told = launches_on(
+            self._stand, build, partial(self._lanes.find, GroupRole.CANDIDATE), shapes
+        )
         if told:
             self._record["codegen"] = {**self._record.get("codegen", {}), **told}
 
@@ -221,12 +222,12 @@ class Trial:
         for count in sorted({shape.ranks for shape in small} - {ranks}):
             lane = self._open(build, count)
             self._verify_small(lane, [s for s in small if s.ranks == count], main, tally)
-            self._drop(lane)
+            self._lanes.drop(lane)
         lane = self._open(build, ranks)
         self._verify_small(lane, [s for s in small if s.ranks == ranks], main, tally)
         for index, shape in enumerate(shapes):
             if shape.ranks != lane.group.ranks:
-                self._drop(lane)
+                self._lanes.drop(lane)
                 lane = self._open(build, shape.ranks)
             self._enter(Stage.VERIFY)
             self._step(Stage.VERIFY, shape.name, index, len(shapes))
@@ -321,8 +322,8 @@ class Trial:
                 self._stand.protocol.confirm_groups * len(groups),
             )
             ranks = yard.shape.ranks
-            lane = self._find(GroupRole.CANDIDATE, ranks) or self._open(build, ranks)
-            other = self._find(GroupRole.INCUMBENT, ranks) or self._open_incumbent(base, ranks)
+            lane = self._found_or_opened(GroupRole.CANDIDATE, build, ranks)
+            other = self._found_or_opened(GroupRole.INCUMBENT, base, ranks)
             lane.setup(yard.shape, yard.sets)
             other.setup(yard.shape, yard.sets)
             rounds = yard.rounds(lane, other)
@@ -335,27 +336,14 @@ class Trial:
     # Lanes
 
     def _open(self, build: Build, ranks: int) -> Lane:
-        lane = self._stand.open_kernel(
-            GroupRole.CANDIDATE, build, self._kernel.runtime, ranks, self.stage
-        )
-        self._lanes.append(lane)
-        return lane
+        return self._lanes.open(GroupRole.CANDIDATE, build, ranks, self.stage)
 
-    def _open_incumbent(self, build: Build, ranks: int) -> Lane:
-        lane = self._stand.open_kernel(
-            GroupRole.INCUMBENT, build, self._incumbent.runtime, ranks, self.stage
-        )
-        self._lanes.append(lane)
-        return lane
-
-    def _find(self, role: GroupRole, ranks: int) -> Lane | None:
-        for lane in self._lanes:
-            if lane.group.role is role and lane.group.ranks == ranks:
-                return lane
-        return None
+    def _found_or_opened(self, role: GroupRole, build: Build, ranks: int) -> Lane:
+        open_ = self._lanes.find(role, ranks)
+        return open_ or self._lanes.open(role, build, ranks, self.stage)
 
     def _reopen(self, lane: Lane, ranks: int) -> Lane:
-        self._drop(lane)
+        self._lanes.drop(lane)
         return self._open(self._stand.build(self._kernel), ranks)
 
     def _teardown(self, lane: Lane) -> None:
@@ -363,15 +351,6 @@ class Trial:
             lane.teardown()
         except RankFailure as error:
             raise fault_of(error, self.stage) from error
-
-    def _drop(self, lane: Lane) -> None:
-        if lane not in self._lanes:
-            return
-        self._lanes.remove(lane)
-        self._stand.release(lane)
-        if lane.group.role is GroupRole.CANDIDATE:
-            printed = "\n".join(part.text for part in lane.group.output() if part.total)
-            self._output = printed or self._output
 
     # Results
 
@@ -399,7 +378,7 @@ class Trial:
         raw = None
         if measurement is not None and measurement.verdict is Verdict.FASTER:
             raw = zlib.compress(json.dumps(self._raw, separators=(",", ":")).encode(), 9)
-        return Outcome(measurement, failure, self._record, raw, self._output)
+        return Outcome(measurement, failure, self._record, raw, self._lanes.output)
 
     def _step(self, stage: Stage, text: str, done: int, total: int) -> None:
         self._report(Step(stage, text, done, total))
