@@ -49,22 +49,12 @@ def cli() -> None:
 
 def _agents(wanted: str | None) -> str:
     """The agents that were asked for, or else those that this environment can have."""
-    keys = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
-    has_key = any(os.environ.get(name, "").strip() for name in keys)
-    if wanted == "claude" and not has_key and _asks_the_vendor():
-        raise click.UsageError(
-            "--agents claude needs a key: set ANTHROPIC_API_KEY, or take --agents offline"
-        )
-    return wanted or ("claude" if has_key else "offline")
+    from kerneltui.agents.choosing import choose_agents
 
-
-def _asks_the_vendor() -> bool:
-    """Whether models are asked at the vendor's; a server of one's own may want no key."""
-    from kerneltui.agents.agent_config import load_agent_config
-    from kerneltui.agents.claude_client import VENDOR_URL, server_address
-
-    address = server_address(load_agent_config(config_folder()).base_url, os.environ)
-    return address == VENDOR_URL
+    try:
+        return choose_agents(wanted, os.environ, config_folder())
+    except ValueError as error:
+        raise click.UsageError(f"--agents {error}, or take --agents offline") from error
 
 
 def _refuse_for_begun(session: Path, *, attaching: bool) -> None:
