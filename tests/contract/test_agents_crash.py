@@ -24,8 +24,8 @@ from loopback.session_check import check_nothing_left, check_session, left_behin
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
+from live_engine import Terminal
 from scripted_model import DESCRIBED, STAGE_A, STAGE_B, WINDOW, stated
-from test_engine_loop import Terminal
 from test_engine_loopback import ANCHOR, propose
 
 from kerneltui.agents.model_port import Usage

@@ -21,7 +21,7 @@ from test_tmux_terminal import ROOT, Tmux
 
 sys.path.insert(0, str(ROOT / "tests" / "unit"))
 
-from test_engine_loop import Terminal
+from live_engine import Terminal
 from test_engine_loopback import endless_steps
 
 from kerneltui.engine.launcher import running

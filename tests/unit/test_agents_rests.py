@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_fakes import FakeEvaluator
+from live_engine import Terminal
 from scripted_model import (
     DESCRIBED,
     STAGE_A,
@@ -20,7 +21,6 @@ from scripted_model import (
     noting,
     run,
 )
-from test_engine_loop import Terminal
 
 from kerneltui.agents.model_notes import NOTES_EVERY
 from kerneltui.agents.model_port import FailureKind, ModelCall, ModelFailure, Role

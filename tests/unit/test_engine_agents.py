@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from engine_fakes import FakeEvaluator
+from live_engine import Terminal
 from scripted_model import (
     DESCRIBED,
     PRICE,
@@ -24,7 +25,6 @@ from scripted_model import (
     stated,
     tunable,
 )
-from test_engine_loop import Terminal
 
 from kerneltui.agents.model_port import (
     FailureKind,

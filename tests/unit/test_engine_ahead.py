@@ -10,6 +10,7 @@ from typing import Any
 import engine_fakes
 import pytest
 from engine_fakes import FakeEvaluator
+from live_engine import Terminal
 from scripted_model import (
     DESCRIBED,
     STAGE_A,
@@ -19,7 +20,6 @@ from scripted_model import (
     events_of,
     noting,
 )
-from test_engine_loop import Terminal
 from test_engine_loopback import ANCHOR
 
 from kerneltui.agents.model_port import ModelCall, Role

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_fakes import FakeEvaluator
+from live_engine import Terminal
 from loopback.asked import added_line, crossed, parent_in, region_of, stated_of
 from loopback.script import Say, Step
 from loopback.server import Loopback
@@ -27,7 +28,6 @@ from scripted_model import (
     marked,
     stated,
 )
-from test_engine_loop import Terminal
 
 from kerneltui.agents.agent_config import AgentConfig, CallLimits, RoleModel
 from kerneltui.agents.claude import ClaudeModel

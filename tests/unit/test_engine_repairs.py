@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from engine_fakes import FakeEvaluator
+from live_engine import Terminal
 from scripted_model import (
     DESCRIBED,
     SEED,
@@ -23,7 +24,6 @@ from scripted_model import (
     marked,
     run,
 )
-from test_engine_loop import Terminal
 
 from kerneltui.agents.model_notes import NotesPlan, write_notes
 from kerneltui.agents.model_port import (

@@ -14,6 +14,7 @@ from typing import Any
 import engine_fakes
 import pytest
 from engine_fakes import FakeEvaluator
+from live_engine import Terminal
 from loopback.script import Say, Step
 from loopback.server import Loopback
 from scripted_model import (
@@ -26,7 +27,6 @@ from scripted_model import (
     noting,
     run,
 )
-from test_engine_loop import Terminal
 from test_engine_loopback import KINDS, Session, idea, propose
 
 from kerneltui.agents.agent_config import RoleModel

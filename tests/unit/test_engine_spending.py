@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from engine_fakes import FakeEvaluator
+from live_engine import Terminal
 from scripted_model import (
     DESCRIBED,
     PRICE,
@@ -21,7 +22,6 @@ from scripted_model import (
     noting,
 )
 from scripted_model import run as run_to_the_end
-from test_engine_loop import Terminal
 
 from kerneltui.agents.model_port import (
     Chunk,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_fakes import FakeEvaluator
+from live_engine import Terminal
 from scripted_model import (
     DESCRIBED,
     SEED,
@@ -23,7 +24,6 @@ from scripted_model import (
     run,
     tunable,
 )
-from test_engine_loop import Terminal
 
 from kerneltui.agents.fast_path import landing_point
 from kerneltui.agents.hand_over import hand_over

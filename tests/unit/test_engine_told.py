@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_fakes import FakeEvaluator
+from live_engine import Terminal
 from scripted_model import (
     DESCRIBED,
     HOST,
@@ -25,7 +26,6 @@ from scripted_model import (
     stated,
     tunable,
 )
-from test_engine_loop import Terminal
 
 from kerneltui.agents.model_port import (
     ModelCall,
