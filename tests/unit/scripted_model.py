@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,14 @@ from kerneltui.agents.model_port import (
     ToolUse,
     Usage,
 )
-from kerneltui.engine.opening import Start, read_events
+from kerneltui.engine.opening import Start, load_state, read_events
 from kerneltui.engine.place import Place
+from kerneltui.engine.recorder import Recorder
 from kerneltui.engine.run import EngineSetup, run_engine
 from kerneltui.engine.tuner import Options
 from kerneltui.model.agent_event import HandedOver
 from kerneltui.model.candidate import Failure
-from kerneltui.model.event import (
-    AcceptRule,
-)
+from kerneltui.model.event import AcceptRule, BudgetSet
 from kerneltui.model.kernel import Kernel, parse_kernel
 from kerneltui.model.measurement import FailureKind as Bad
 from kerneltui.model.measurement import Stage
@@ -186,6 +186,24 @@ def run(
 def events_of(folder: Path) -> list[Any]:
     with Session.open(folder, writable=False) as session:
         return list(read_events(session))
+
+
+@contextmanager
+def recording(folder: Path) -> Iterator[Recorder]:
+    """Writes into a session that no engine has open."""
+    with Session.open(folder, writable=True) as session:
+        kernel = "kernels/gemm_allgather/kernel.cpp"
+        yield Recorder(session, load_state(session), kernel, lambda *_: None)
+
+
+@contextmanager
+def rested(folder: Path) -> Iterator[Recorder]:
+    """A session that has gone on, in which no call is open and a budget is left."""
+    run(folder, ScriptedModel([DESCRIBED, STAGE_A]), candidates=1)
+    with recording(folder) as recorder:
+        at = recorder.state.at
+        recorder.record(BudgetSet(at=at, candidates=9, time_ns=None, micro_usd=10**7))
+        yield recorder
 
 
 def failing(word: str, times: int, kind: Bad = Bad.MISMATCH) -> Callable[[Kernel], Failure | None]:

@@ -12,10 +12,7 @@ from engine_fakes import FakeEvaluator
 from live_engine import WORKLOAD, Terminal, git, live_engine
 
 from kerneltui.engine.place import Place
-from kerneltui.model.candidate import (
-    CandidateState,
-    Phase,
-)
+from kerneltui.model.candidate import CandidateState, Phase
 from kerneltui.model.command import (
     Accept,
     ChooseModel,

@@ -22,11 +22,7 @@ from kerneltui.model.candidate import (
     Origin,
     Phase,
 )
-from kerneltui.model.command import (
-    Interrupt,
-    ReadMachineCode,
-    Rebench,
-)
+from kerneltui.model.command import Interrupt, ReadMachineCode, Rebench
 from kerneltui.model.event import AcceptRule
 from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.reading import GpuReading, decode_readings
