@@ -1,25 +1,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from session_by_git import KERNEL, git
 
 from kerneltui.session.bundle import is_bundle, open_bundle, write_bundle
 from kerneltui.session.errors import BundleError, SessionError
 from kerneltui.session.repository import Session
 
-KERNEL = "kernels/gemm/kernel.cpp"
 NOW = 1_800_000_000_000_000_000
-
-
-def git(path: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=path, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
 
 
 def add(session: Session, identifier: str) -> str:

@@ -17,23 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from session_by_git import KERNEL, check_fsck
 
 from kerneltui.session.errors import SessionDamaged, SessionLocked
 from kerneltui.session.journal import Entry
 from kerneltui.session.repository import Session
 
 ROUNDS = int(os.environ.get("KERNELTUI_KILL_ROUNDS", "60"))
-KERNEL = "kernels/gemm/kernel.cpp"
-
-
-def check_fsck(path: Path) -> None:
-    done = subprocess.run(
-        ["git", "fsck", "--full", "--strict", "--no-dangling"],
-        cwd=path,
-        capture_output=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def write_until_killed(path: Path, acknowledge: int, name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -12,65 +11,21 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from session_by_git import KERNEL, NOW, check_fsck, git, propose, seeded
 
 from kerneltui.session.errors import (
     NotASession,
-    SessionConflict,
-    SessionDamaged,
-    SessionError,
-    SessionFull,
-    SessionLocked,
 )
 from kerneltui.session.repository import Session
 
-KERNEL = "kernels/gemm/kernel.cpp"
-NOW = 1_800_000_000_123_456_789
 ONE_SESSION = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
-def git(path: Path, *arguments: str) -> str:
-    """Runs git as the user would, and returns what it prints."""
-    done = subprocess.run(["git", *arguments], cwd=path, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
-
-
-def check_fsck(path: Path) -> None:
-    """Git finds nothing wrong; objects that nothing names are no fault."""
-    done = subprocess.run(
-        ["git", "fsck", "--full", "--strict", "--no-dangling"],
-        cwd=path,
-        capture_output=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-
-
-def propose(session: Session, identifier: str, source: bytes, *parents: str) -> str:
-    """Records a candidate with one file."""
-    return session.write_candidate(
-        identifier,
-        files={KERNEL: source, "session.toml": b"seed = 1\n"},
-        parents=parents or (session.main,),
-        subject=f"{identifier}: CHUNK_ROWS 64 → 128",
-        body="Larger chunks amortise the flag.",
-        trailers={"Kerneltui-Candidate": identifier, "Kerneltui-Inspiration": ["1", "2"]},
-        author=("slow-path", "slow-path@kerneltui"),
-        at_ns=NOW,
-    )
-
-
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
-    with Session.create(
-        tmp_path / "s",
-        files={KERNEL: b"seed\n"},
-        message="Seed host.cpp",
-        trailers={"Kerneltui-Derived-From": "host.cpp"},
-        at_ns=NOW,
-    ) as made:
+    with seeded(tmp_path / "s") as made:
         yield made
 
 
@@ -176,12 +131,6 @@ def test_events_come_back_byte_for_byte(
     assert session.journal.sha_at(0) is None and session.journal.sha_at(position + 1) is None
 
 
-def test_a_body_with_nul_is_refused_and_leaves_nothing(session: Session):
-    with pytest.raises(ValueError, match="NUL"):
-        session.journal.append("x", b"a\0b", at_ns=0)
-    assert len(session.journal) == 0
-
-
 def test_samples_hang_in_the_event_and_survive_the_strictest_clean_up(session: Session):
     samples = os.urandom(2000)
     session.journal.append("m", b"{}", at_ns=0, blobs={"samples": session.write_blob(samples)})
@@ -208,33 +157,6 @@ def test_notes_replace_each_other_and_mix_with_those_of_git(session: Session):
     assert len(git(session.path, "notes", "list").splitlines()) == 20
     assert session.read_note(session.main) is None
     assert git(session.path, "notes", "show", shas[0]) == "mine"
-
-
-def test_a_taken_id_is_refused_also_when_packed(session: Session):
-    sha = propose(session, "1", b"a")
-    assert session.pack()
-    with pytest.raises(SessionConflict, match="exists already"):
-        propose(session, "1", b"b")
-    assert session.candidate("1") == sha
-    assert session.candidate("2") is None
-
-
-def test_one_writer_many_readers(session: Session):
-    with pytest.raises(SessionLocked) as caught:
-        Session.open(session.path, writable=True)
-    assert caught.value.pid == os.getpid()
-    assert str(os.getpid()) in str(caught.value) and "kerneltui open" in str(caught.value)
-    with Session.open(session.path, writable=False) as reader:
-        session.journal.append("x", b"1", at_ns=0)
-        assert [entry.body for entry in reader.journal.read()] == [b"1"]
-        for write in (
-            lambda: reader.journal.append("x", b"2", at_ns=0),
-            lambda: reader.write_blob(b""),
-            lambda: reader.drop_unnamed(()),
-            lambda: propose(reader, "1", b""),
-        ):
-            with pytest.raises(SessionError, match="read-only"):
-                write()
 
 
 def test_a_reader_sees_whole_chains_while_the_writer_writes_and_packs(session: Session):
@@ -358,28 +280,6 @@ def test_a_git_that_does_not_know_the_user_is_a_notice(
         assert len(session.notices) == 1 and "user.name" in session.notices[0]
 
 
-def test_creating_leaves_all_or_nothing(tmp_path: Path):
-    with pytest.raises(ValueError, match="cannot be a path"):
-        Session.create(tmp_path / "s", files={"../x": b""}, message="Seed", trailers={})
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "file").touch()
-    with pytest.raises(SessionError, match="not empty"):
-        Session.create(tmp_path / "taken", files={}, message="Seed", trailers={})
-    with pytest.raises(NotASession, match="holds no session"):
-        Session.open(tmp_path / "taken", writable=False)
-
-
-def test_a_newer_layout_is_read_but_not_written(session: Session):
-    session.journal.append("x", b"1", at_ns=0)
-    session.close()
-    git(session.path, "config", "kerneltui.format", "2")
-    with pytest.raises(NotASession, match="newer kerneltui"):
-        Session.open(session.path, writable=True)
-    with Session.open(session.path, writable=False) as reader:
-        assert len(reader.journal) == 1
-
-
 def test_the_work_tree_never_stops_a_decision_nor_loses_edits(session: Session):
     edited = session.path / KERNEL
     edited.write_bytes(b"mine\n")
@@ -402,58 +302,3 @@ def test_logs_are_found_by_hash_and_stay_out_of_git(session: Session):
     assert git(session.path, "status", "--porcelain", "--ignored=no") == ""
     with pytest.raises(ValueError, match="name of a log"):
         session.write_log("../x", b"")
-
-
-@pytest.fixture
-def file_size_limit() -> Iterator[int]:
-    """Files may not grow beyond this while the block runs, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    limit = 4096
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    yield limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_full_disk_is_one_clear_line_and_loses_nothing(session: Session, file_size_limit: int):
-    main = session.main
-    with pytest.raises(SessionFull, match="free some space"):
-        propose(session, "big", os.urandom(2 * file_size_limit))
-    with pytest.raises(SessionFull):
-        session.journal.append("big", os.urandom(2 * file_size_limit).replace(b"\0", b""), at_ns=0)
-    written = 0
-    with pytest.raises(SessionFull):  # the reflog grows with every event until it may not
-        while True:
-            session.journal.append("small", b"%d" % written, at_ns=0)
-            written += 1
-    assert 10 < written < 100
-    with pytest.raises(SessionFull):
-        session.journal.append("small", b"x", at_ns=0)
-    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    session.journal.append("after", b"after", at_ns=0)
-    bodies = [entry.body for entry in session.journal.read()]
-    assert bodies == [*(b"%d" % n for n in range(written)), b"after"]
-    assert session.main == main and session.candidates() == {}
-    assert not list(session.git_dir.rglob("tmp_obj_*"))
-    assert (
-        len(git(session.path, "reflog", "show", "refs/kerneltui/journal").splitlines())
-        == written + 1
-    )
-    check_fsck(session.path)
-
-
-def test_damage_is_named(session: Session):
-    sha = propose(session, "1", b"a")
-    path = session.git_dir / "objects" / sha[:2] / sha[2:]
-    for data, words in ((b"", "is empty"), (b"xx", "cut short or garbled")):
-        path.unlink()
-        path.write_bytes(data)
-        with pytest.raises(SessionDamaged, match=words):
-            session.read_tree(sha)
-    path.unlink()
-    with pytest.raises(SessionDamaged, match="is missing"):
-        session.read_tree(sha)
-    with pytest.raises(SessionDamaged, match="no object name"):
-        session.read_tree("xyz")
-    with pytest.raises(SessionError, match="has no file"):
-        session.read_file(session.main, "nothing")
