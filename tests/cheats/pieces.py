@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["kernel"]
+__all__ = ["ZEROS", "kernel"]
+
+ZEROS = "std::memset(c, 0, size_of_c(s) * sizeof(float));"
+"""What a kernel does that computes nothing."""
 
 _TEMPLATE = r"""
 #include <kerneltui/kernel.h>

@@ -6,7 +6,7 @@ import textwrap
 
 from kerneltui.model.measurement import FailureKind
 
-from .catalogue import Cheat
+from .cheat import Cheat
 
 __all__ = ["PYTHON_CHEATS", "PYTHON_HONEST"]
 

@@ -11,7 +11,8 @@ from kerneltui.evaluation.outcome import Outcome, Update
 from kerneltui.evaluation.pipeline import Evaluator
 from kerneltui.model.kernel import Kernel, parse_kernel
 
-from .catalogue import CHEATS, HONEST
+from .catalogue import CHEATS
+from .honest_kernels import HONEST
 from .pieces import kernel
 from .python_catalogue import PYTHON_CHEATS, PYTHON_HONEST
 
