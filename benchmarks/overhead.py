@@ -90,7 +90,7 @@ def main() -> None:
             session = Path(folder) / "session"
             command = ["tune", "workloads/gemm_allgather", "--candidates", "6", "--seed", "1"]
             subprocess.run(
-                [sys.executable, "-m", "kerneltui.cli", *command, "--session", str(session)],
+                [sys.executable, "-m", "kerneltui", *command, "--session", str(session)],
                 cwd=ROOT,
                 check=False,
                 stdout=subprocess.DEVNULL,
