@@ -136,7 +136,8 @@ class SideBySide:
         spent = {"verifying": round(verified - begin, 3), **self._stand.spent.take()}
         result = self._outcome(shape, sets, timed.calls, lanes)
         seconds = time.monotonic() - begin
-        return replace(result, graph=timed.graph, seconds=seconds, spent=spent)
+        least = max(result.least_delta, timed.stream_share)
+        return replace(result, graph=timed.graph, least_delta=least, seconds=seconds, spent=spent)
 
     def _outcome(self, shape: Shape, sets: int, calls: int, lanes: list[LaneResult]) -> ShapeResult:
         workload = self._stand.workload

@@ -18,7 +18,7 @@ from kerneltui.evaluation.lane_times import Served
 from kerneltui.evaluation.rounds import Burst
 from kerneltui.evaluation.stand import Stand
 from kerneltui.evaluation.sustained import sustain
-from kerneltui.evaluation.timing import LaneFailure, WrongOutput
+from kerneltui.evaluation.timing import STREAM_NS, LaneFailure, WrongOutput
 from kerneltui.model.statistics import median_interval
 from kerneltui.targets.errors import RankFailure
 from kerneltui.targets.sample import Sample
@@ -186,6 +186,13 @@ class Timed:
         return all(lane.graph_safe for lane in lanes) and any(
             in_graph(self._fastest_ns, lane.group.ranks) for lane in lanes
         )
+
+    @property
+    def stream_share(self) -> float:
+        """By how much equal lanes may differ by their streams alone, as a log-ratio; 0 for graphs."""
+        in_graph = self._stand.protocol.in_graph
+        short = any(in_graph(self._fastest_ns, track.lane.group.ranks) for track in self._tracks)
+        return STREAM_NS / self._fastest_ns if short and not self.graph else 0.0
 
     def _lengthen(self) -> None:
         """Raises the number of calls until a sample of the fastest lane takes as long as is wanted.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import KernelFault
 from kerneltui.evaluation.rounds import ShapeRounds
-from kerneltui.evaluation.timing import Timer
+from kerneltui.evaluation.timing import STREAM_NS, Timer
 from kerneltui.model.measurement import (
     FailureKind,
     Measurement,
@@ -37,6 +37,7 @@ __all__ = [
     "build_measurement",
     "enqueueing_remarks",
     "quarantine_reason",
+    "telling_delta",
 ]
 
 _FIRST_LOOK, _LATER_LOOK = 0.95, 0.99
@@ -64,7 +65,8 @@ class Yardstick:
         floor_ns: No honest kernel is faster.
         short: Calls are so short that they are timed as CUDA graphs, if every lane can be captured.
         noise: Half-width of the A/A interval of this shape.
-        reference_ratios: log(incumbent / reference), gathered over the session.
+        reference_ratios: log(incumbent / reference), gathered over the session: of rounds whose calls were
+            graphs, and of others, which differ.
     """
 
     shape: Shape
@@ -79,7 +81,7 @@ class Yardstick:
     kept: int = 0
     short: bool = False
     noise: float = 0.0
-    reference_ratios: list[float] = field(default_factory=list[float])
+    reference_ratios: dict[bool, list[float]] = field(default_factory=dict[bool, list[float]])
 
     def rounds(self, candidate: Lane, incumbent: Lane | None = None) -> ShapeRounds:
         """Empty rounds for a candidate's lane and the incumbent's, set up for the shape."""
@@ -87,9 +89,23 @@ class Yardstick:
         graph = self.short and all(lane.graph_safe for lane in lanes)
         return ShapeRounds(self.shape.name, self.calls, kept=self.kept, graph=graph)
 
-    def remember(self, ratios: Sequence[float]) -> None:
-        """Keeps the latest log-ratios of incumbent and reference."""
-        self.reference_ratios = [*self.reference_ratios, *ratios][-_POOL:]
+    def remember(self, ratios: Sequence[float], graph: bool) -> None:
+        """Keeps the latest log-ratios of incumbent and reference, as graphs or one by one."""
+        known = self.reference_ratios.get(graph, [])
+        self.reference_ratios[graph] = [*known, *ratios][-_POOL:]
+
+    def to_reference(self, graph: bool) -> Sequence[float]:
+        """Those ratios; the others where there are none."""
+        known = self.reference_ratios
+        return known.get(graph) or known.get(not graph, [])
+
+    def stream_share(self, rounds: Sequence[ShapeRounds]) -> float:
+        """By how much equal kernels may differ in these rounds by their streams alone, as a log-ratio.
+
+        Nothing, unless short calls were enqueued one by one.
+        """
+        one_by_one = self.short and not all(part.graph for part in rounds)
+        return STREAM_NS / self.call_ns if one_by_one else 0.0
 
 
 class Benchmark:
@@ -113,7 +129,7 @@ class Benchmark:
     ) -> None:
         self._timer = timer
         self._yardsticks = yardsticks
-        self._delta = delta
+        self._least_delta = delta
         self._against = against
         self._step = step
         self.rounds: dict[str, ShapeRounds] = {}
@@ -178,7 +194,7 @@ class Benchmark:
         self._timer.rounds(
             rounds, count, lane, yard.incumbent, yard.reference, warm=warm, step=step
         )
-        yard.remember(rounds.reference_ratios[seen:])
+        yard.remember(rounds.reference_ratios[seen:], rounds.graph)
 
     def _early(self) -> Interval:
         return combined_interval([[r.log_ratios] for r in self.rounds.values()], _LATER_LOOK)
@@ -205,6 +221,11 @@ class Benchmark:
         return [name for name, width in wide.items() if width >= max(wide.values()) / 2]
 
     @property
+    def _delta(self) -> float:
+        groups = {name: [part] for name, part in self.rounds.items()}
+        return telling_delta(self._yardsticks, groups, self._least_delta)
+
+    @property
     def _confidence(self) -> float:
         """0.95 for the first full look; 0.99 for an early end and for what looked more often."""
         return _FIRST_LOOK if self.looks == 1 else _LATER_LOOK
@@ -218,7 +239,7 @@ class Benchmark:
         return build_measurement(
             self._yardsticks,
             {name: [self.rounds[name]] for name in self._yardsticks},
-            delta=self._delta,
+            delta=self._least_delta,
             against=self._against,
             confidence=self._confidence,
             stage=MeasurementStage.BENCHMARK,
@@ -242,7 +263,8 @@ def build_measurement(
         interval = combined_interval([ratios], confidence)
         if len(parts) == 1:
             interval = median_interval(ratios[0], confidence)
-        to_reference = summed_interval([ratios, [yard.reference_ratios]], confidence)
+        known = yard.to_reference(all(part.graph for part in parts))
+        to_reference = summed_interval([ratios, [known]], confidence)
         candidate_ns = sum(part.candidate_ns for part in parts) / len(parts)
         shapes.append(
             ShapeMeasurement(
@@ -255,7 +277,9 @@ def build_measurement(
                 interval=interval,
                 reference_interval=to_reference,
                 # A shape alone is noisier than all together, so its own noise counts too.
-                verdict=judge_interval(interval, max(delta, 2 * yard.noise)),
+                verdict=judge_interval(
+                    interval, max(delta, 2 * yard.noise, yard.stream_share(parts))
+                ),
                 bound_share=yard.bound_ns / candidate_ns,
                 graph=all(part.graph for part in parts),
             )
@@ -263,6 +287,7 @@ def build_measurement(
     geomean = combined_interval(
         [[part.log_ratios for part in parts] for parts in groups.values()], confidence
     )
+    delta = telling_delta(yardsticks, groups, delta)
     return Measurement(
         stage=stage,
         against=against,
@@ -275,6 +300,14 @@ def build_measurement(
         groups=max(len(parts) for parts in groups.values()),
         quarantine="",
     )
+
+
+def telling_delta(
+    yardsticks: Mapping[str, Yardstick], groups: Mapping[str, Sequence[ShapeRounds]], delta: float
+) -> float:
+    """The smallest difference over all shapes that counts: at least what streams can make."""
+    shares = [yardsticks[name].stream_share(parts) for name, parts in groups.items()]
+    return max(delta, sum(shares) / max(1, len(shares)))
 
 
 def enqueueing_remarks(

@@ -212,7 +212,7 @@ class Calibrator:
                         rounds, step, lane, yard.incumbent, yard.reference, warm=warm
                     )
                 lane.teardown()
-                yard.remember(rounds.reference_ratios)
+                yard.remember(rounds.reference_ratios, rounds.graph)
                 yard.noise = median_interval(rounds.log_ratios).half_width
                 found.append(rounds)
         finally:

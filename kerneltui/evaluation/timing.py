@@ -28,8 +28,12 @@ from kerneltui.targets.sample import Sample
 _MANY_SETS = 16
 _WATCH_EVERY_S = 0.5  # two GPUs take some 13 ms, three times in a round
 
+STREAM_NS = 200.0
+"""By so much two streams of an H200 differ in each short call, for as long as they live (docs/results.md)."""
+
 __all__ = [
     "GPU_PROTOCOL",
+    "STREAM_NS",
     "LaneFailure",
     "Timer",
     "TimingProtocol",

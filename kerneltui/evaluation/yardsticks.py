@@ -28,17 +28,17 @@ class _Noise:
     """What was measured of an incumbent: delta, and by shape its noise and its ratios to the reference."""
 
     delta: float
-    shapes: Mapping[str, tuple[float, tuple[float, ...]]]
+    shapes: Mapping[str, tuple[float, Mapping[bool, list[float]]]]
 
     @classmethod
     def of(cls, delta: float, yardsticks: Mapping[str, Yardstick]) -> _Noise:
-        shapes = {n: (y.noise, tuple(y.reference_ratios)) for n, y in yardsticks.items()}
+        shapes = {n: (y.noise, dict(y.reference_ratios)) for n, y in yardsticks.items()}
         return cls(delta, shapes)
 
     def restore(self, yardsticks: Mapping[str, Yardstick]) -> float:
         for name, (noise, ratios) in self.shapes.items():
             yardsticks[name].noise = noise
-            yardsticks[name].reference_ratios = list(ratios)
+            yardsticks[name].reference_ratios = dict(ratios)
         return self.delta
 
 
@@ -97,7 +97,7 @@ class Yardsticks:
             fresh = self._incumbent_lane(kernel, build, yard)
             self._stand.release(yard.incumbent)
             yard.incumbent = fresh
-            yard.reference_ratios = []
+            yard.reference_ratios = {}
         known = self._noise.get(_identity(kernel))
         if known is not None:
             self.delta = known.restore(self.by_shape)

@@ -151,7 +151,9 @@ def measured(part: ShapeRounds, **changes: Any) -> tuple[dict[str, Any], Measure
 
 
 def test_the_ratio_to_the_reference_goes_over_the_incumbent() -> None:
-    _, result = measured(rounds([8] * 11, [10] * 11), reference_ratios=[math.log(10 / 16)] * 3)
+    _, result = measured(
+        rounds([8] * 11, [10] * 11), reference_ratios={False: [math.log(10 / 16)] * 3}
+    )
     assert result.shapes[0].reference_ns == pytest.approx(16 * MS, abs=1)
     assert result.ratio == pytest.approx(2.0)
     assert result.bound_share == pytest.approx(0.5 / 8)
@@ -182,6 +184,39 @@ def test_short_calls_are_graphs_of_all_lanes_or_of_none_and_it_is_said(who: str)
     assert not enqueueing_remarks({**yards, A: good}, graphs)
 
 
+def test_of_short_calls_one_by_one_nothing_counts_that_streams_can_make() -> None:
+    """Both shapes take 4 us, the candidate 4 % less; another stream makes as much."""
+    safe, unsafe = (cast(Lane, SimpleNamespace(graph_safe=value)) for value in (True, False))
+    us = 1e-3
+    found: dict[bool, Measurement] = {}
+    for graph, lane in ((True, safe), (False, unsafe)):
+        yards = {
+            name: yardstick(name, short=True, call_ns=4_000.0, incumbent=safe, reference=safe)
+            for name in (A, B)
+        }
+        parts = {name: yard.rounds(lane) for name, yard in yards.items()}
+        for part in parts.values():
+            filled = rounds([3.85 * us] * 11, [4 * us] * 11)
+            part.candidate, part.incumbent = filled.candidate, filled.incumbent
+            part.reference = filled.reference
+        found[graph] = build_measurement(
+            yards, {name: [part] for name, part in parts.items()}, delta=0.01, against="c0001",
+            confidence=0.95, stage=MeasurementStage.BENCHMARK,
+        )  # fmt: skip
+    assert found[True].verdict is Verdict.FASTER and found[True].delta == 0.01
+    assert found[False].verdict is Verdict.UNCLEAR
+    assert found[False].delta == pytest.approx(0.05, rel=0.05)
+    assert {part.verdict for part in found[False].shapes} == {Verdict.UNCLEAR}
+
+
+def test_ratios_to_the_reference_are_kept_apart_by_how_calls_were_enqueued() -> None:
+    yard = yardstick(A, reference_ratios={})
+    yard.remember([-0.2], graph=True)
+    assert yard.to_reference(graph=False) == [-0.2], "better than none"
+    yard.remember([0.1], graph=False)
+    assert (yard.to_reference(graph=True), yard.to_reference(graph=False)) == ([-0.2], [0.1])
+
+
 def test_a_time_below_the_floor_is_quarantined() -> None:
     part = rounds([8] * 11, [10] * 11)
     yards, result = measured(part, floor_ns=9 * MS)
@@ -190,13 +225,13 @@ def test_a_time_below_the_floor_is_quarantined() -> None:
 
 def test_much_faster_than_the_library_is_quarantined() -> None:
     part = rounds([2] * 11, [10] * 11)
-    yards, result = measured(part, reference_ratios=[0.0] * 3)
+    yards, result = measured(part, reference_ratios={False: [0.0] * 3})
     assert "5.0 times as fast as torch_gloo" in quarantine_reason(yards, result, [part], 3.0)
 
 
 def test_much_faster_than_a_library_that_varies_is_not() -> None:
     part = rounds([3] * 11, [10] * 11)
-    yards, result = measured(part, reference_ratios=[-0.3, -0.1, 0.0, 0.4, 0.6])
+    yards, result = measured(part, reference_ratios={False: [-0.3, -0.1, 0.0, 0.4, 0.6]})
     assert result.shapes[0].ratio > 3.0
     assert quarantine_reason(yards, result, [part], 3.0) == ""
 

@@ -50,7 +50,7 @@ class Stand:
 def noise_of(stand: Stand, most: int) -> float:
     yard: Any = SimpleNamespace(
         shape=SimpleNamespace(ranks=2), incumbent=None, reference=None, sets=3, calls=1, kept=3,
-        remember=lambda ratios: None, noise=0.0, rounds=lambda lane: ShapeRounds("s", 1),
+        remember=lambda ratios, graph: None, noise=0.0, rounds=lambda lane: ShapeRounds("s", 1),
     )  # fmt: skip
     calibrator = Calibrator(stand, None, lambda ranks: None, lambda text: None)  # type: ignore[arg-type]
     kernel: Any = SimpleNamespace(runtime={})
