@@ -78,6 +78,7 @@ class Timed:
         self.calls = 1
         self.call_ns = 1.0
         self._fastest_ns = 0.0  # of a call among many
+        self._one_by_one = 1  # calls of a sample that is no graph: a gate holds no more back
         self.graph = False
         self._held: set[str] = set()
 
@@ -98,9 +99,11 @@ class Timed:
                 if once.held:
                     self._held.add(track.name)
         self._lengthen()
+        self._one_by_one = self.calls
         self.graph = self._short()
         if self.graph:
             self._lengthen()
+            self._check_late()
         tuned = {t: int(t.lane.group.facts.get("choices", 0)) for t in self._tracks}
         for track, count in tuned.items():
             if count > 1:
@@ -124,7 +127,7 @@ class Timed:
                 if self._narrow(sitting):
                     break
         more = [Mode.EAGER] if self.graph else []
-        for mode in [*more, Mode.WARM] if self._gpu else []:
+        for mode in [Mode.WARM, *more] if self._gpu else []:
             for number in range(plan.warm_rounds):
                 self._stand.checkpoint()
                 self._round(mode, self._tracks, number, checked=False)
@@ -179,20 +182,27 @@ class Timed:
         wanted = ceil(self._plan.sample_ns / max(1.0, call_ns))
         self.calls = max(self.calls, min(self._plan.most_calls, wanted))
 
+    def _check_late(self) -> None:
+        """One graph of every lane whose inputs are written when it has been made, and looked at."""
+        for track in [*self._tracks]:
+            with self._guard(track), self._stand.machine():
+                self._sample(track.lane, self.calls, check=True, late=True)
+
     def _short(self) -> bool:
         """Whether calls are timed as graphs: all lanes, or none."""
         in_graph = self._stand.protocol.in_graph
         lanes = [track.lane for track in self._tracks]
-        return all(lane.graph_safe for lane in lanes) and any(
-            in_graph(self._fastest_ns, lane.group.ranks) for lane in lanes
+        known = self._fastest_ns > 0
+        return known and all(
+            lane.graph_safe and in_graph(self._fastest_ns, lane.group.ranks) for lane in lanes
         )
 
     @property
     def stream_share(self) -> float:
         """By how much equal lanes may differ by their streams alone, as a log-ratio; 0 for graphs."""
-        in_graph = self._stand.protocol.in_graph
-        short = any(in_graph(self._fastest_ns, track.lane.group.ranks) for track in self._tracks)
-        return STREAM_NS / self._fastest_ns if short and not self.graph else 0.0
+        call_ns, in_graph = self._fastest_ns, self._stand.protocol.in_graph
+        short = any(in_graph(call_ns, track.lane.group.ranks) for track in self._tracks)
+        return STREAM_NS / call_ns if call_ns > 0 and short and not self.graph else 0.0
 
     def _lengthen(self) -> None:
         """Raises the number of calls until a sample of the fastest lane takes as long as is wanted.
@@ -234,6 +244,7 @@ class Timed:
 
     def _round(self, mode: Mode, tracks: Sequence[Track], number: int, *, checked: bool) -> None:
         warm, graph = mode is Mode.WARM, self.graph and mode is not Mode.EAGER
+        calls = self._one_by_one if mode is Mode.EAGER else self.calls
         kept = self._stand.protocol.kept
         samples: dict[str, list[Sample]] = {track.name: [] for track in tracks}
         readings = no_readings if number % _WATCH_EVERY else self._stand.target.readings
@@ -242,7 +253,7 @@ class Timed:
             if number == 0:
                 for track in tracks:
                     with self._guard(track):
-                        self._sample(track.lane, self.calls, warm=warm, graph=graph)
+                        self._sample(track.lane, calls, warm=warm, graph=graph)
             chosen = {track.name: secrets.randbelow(kept) if checked else -1 for track in tracks}
             for turn in range(kept):
                 places = range(len(tracks))
@@ -254,7 +265,7 @@ class Timed:
                         check = chosen[track.name] == turn
                         sample = self._sample(
                             track.lane,
-                            self.calls,
+                            calls,
                             check=check,
                             warm=warm,
                             evict=not warm,
@@ -286,8 +297,7 @@ class Timed:
         late = late and check and lane.enqueues
         sets = [0] if warm else lane.next_sets(calls)
         fresh = sets if late else self._fresh(sets)
-        if not late:
-            lane.fill(fresh)
+        lane.fill(fresh)  # also before inputs that come late: a kernel sees new ones each time
         sample = lane.sample(
             calls,
             late_fill=late,

@@ -70,6 +70,10 @@ class Lane:
         runtime: Values of the run-time tunables.
         spent: Where the time that things take is added up.
 
+    Attributes:
+        graph_safe: Whether calls may be captured into a CUDA graph, on the shape that is set up.
+        called: Whether one was made there that was not captured: what a first call prepares may not be.
+
     Raises:
         RankFailure: From most methods, when the group has failed; it is dead then.
         JudgeFailure: If the judge has.
@@ -88,6 +92,7 @@ class Lane:
         self.shape: Shape | None = None
         self.sets = 0
         self.graph_safe = False
+        self.called = False
         self.samples = 0
         self._judge = judge
         self.workload = workload
@@ -136,6 +141,7 @@ class Lane:
         # Epochs begin anywhere: nothing tells a kernel which stage of its evaluation this is.
         self._epoch = 1 + secrets.randbelow(_FIRST_EPOCHS)
         self._next_set = secrets.randbelow(sets)
+        self.called = False
         self.freeze()
 
     def teardown(self) -> None:
@@ -323,6 +329,7 @@ class Lane:
             finally:
                 self.freeze()
         self._spent.inside_ns += seen.elapsed_ns
+        self.called = self.called or not (how or {}).get("graph")
         return seen
 
     def freeze(self) -> None:

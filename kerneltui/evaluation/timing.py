@@ -219,6 +219,8 @@ class Timer:
         samples: list[list[Sample]] = [[] for _ in lanes]
         with self._machine():
             for lane in discard:
+                if graph and not lane.called:
+                    self._sample(lane, 1, False, False)
                 self._sample(lane, calls, False, graph)
             watched = self._watched_turn(count)
             watch = Watch(no_readings, len(lanes))
@@ -301,8 +303,8 @@ class Timer:
     ) -> Sample:
         sets = lane.next_sets(calls)
         late = check and may_be_late and lane.enqueues
-        if not late:
-            lane.fill(sets)
+        # Also before inputs that come late: who looks while calls are enqueued sees new ones each time.
+        lane.fill(sets)
         try:
             sample = lane.sample(calls, late_fill=late, graph=graph)
         except RankFailure as error:

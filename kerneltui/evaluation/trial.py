@@ -283,7 +283,7 @@ class Trial:
         wanted = self._stand.protocol.confirm_groups
         confirmed = measurement
         for number in range(wanted):
-            plain = number > 0 and confirmed.geomean.estimate < -_PLAIN * self.delta
+            plain = number > 0 and confirmed.geomean.estimate < -_PLAIN * confirmed.delta
             self._confirm_group(build, base, groups, number, plain)
             confirmed = build_measurement(
                 self._yardsticks,
@@ -295,7 +295,7 @@ class Trial:
                 if number + 1 == wanted
                 else MeasurementStage.BENCHMARK,
             )
-            if confirmed.geomean.estimate > -self.delta:
+            if confirmed.geomean.estimate > -confirmed.delta:
                 break  # it cannot become FASTER with a mean like that
         rounds = [part for parts in groups.values() for part in parts]
         self._record["confirm"] = [part.to_record() for part in rounds]

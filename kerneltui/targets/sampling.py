@@ -104,7 +104,7 @@ class Sampling(Generic[Memory]):
             "verifying": verifying,
             "gate": gate,
             "hold": between is not None,
-            "open_first": not verifying and self._opens_first,
+            "open_first": not verifying and self._opens_first and not (how or {}).get("graph"),
             "deadline_ns": begin + int(limit_s * 1e9),
             **(how or {}),
         }

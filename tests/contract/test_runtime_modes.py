@@ -102,3 +102,20 @@ def test_calls_that_cannot_be_held_back_are_begun_by_the_gate(
         group.sample(1, 0, 1 + number)
     # It is tried again at the next of these times, and stays.
     assert [index for index, first in enumerate(asked) if not first] == [0, 1, 16, 32, 33, 34, 35]
+
+
+def test_a_graph_is_held_back_though_single_calls_cannot_be(
+    group: RankGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    ask = group._started.ask
+
+    def of_a_gpu(what: str, body: dict[str, Any], *rest: Any, **more: Any) -> list[dict[str, Any]]:
+        asked.append(bool(body["open_first"]))
+        unheld = not body.get("graph")
+        return [{**answer, "unheld": unheld} for answer in ask(what, body, *rest, **more)]
+
+    monkeypatch.setattr(group._started, "ask", of_a_gpu)
+    for number, graph in enumerate((False, False, False, True)):
+        group.sample(1, 0, 1 + number, how={"graph": graph})
+    assert asked == [False, False, True, False]

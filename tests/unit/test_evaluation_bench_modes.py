@@ -70,7 +70,8 @@ class FakeLane:
         busy = self.latency_ns + calls * self.call_ns
         end = round(busy * (1 + 0.0001 * (len(self.samples) % 3)))
         found = sample((0, [*([end] * (calls - 1)), end]), wall_ns=end + 1000)
-        ranks = tuple(replace(rank, unheld=calls > self.room) for rank in found.ranks)
+        late = calls > self.room and not how.get("graph")
+        ranks = tuple(replace(rank, unheld=late) for rank in found.ranks)
         return replace(found, ranks=ranks)
 
     def serve(self, pauses: Sequence[int], *, evict: bool) -> Served:
@@ -131,10 +132,12 @@ def test_calls_are_counted_by_the_fastest_lane_among_many_and_not_by_a_single_ca
 
 def test_short_calls_are_timed_as_graphs_and_one_by_one_beside_it():
     fake, tuned = FakeLane(3_000.0), FakeLane(9_000.0, choices=(9_000.0, 4_000.0))
+    fake.enqueues = True
     one, other = track("kernel", fake, baseline=False), track("tuned", tuned)
     run, _ = timed(BenchPlan((), rounds=4), one, other, protocol=GPU_PROTOCOL)
     run.settle()
     assert run.graph and not run.stream_share
+    assert any(how["graph"] and how["late_fill"] for how in fake.samples), "who works ahead is seen"
     assert not any(how["graph"] for how in tuned.samples if how["calls"] == 1), (
         "code is loaded then"
     )
@@ -146,6 +149,24 @@ def test_short_calls_are_timed_as_graphs_and_one_by_one_beside_it():
     samples = 1 + 2 * GPU_PROTOCOL.kept
     assert len(eager) == samples and all(how["evict"] for how in eager[1:])
     assert len(fake.samples) - len(eager) == 1 + 4 * GPU_PROTOCOL.kept + samples
+
+
+def test_a_graph_has_more_calls_than_a_gate_holds_back_one_by_one():
+    fake = FakeLane(2_500.0)
+    fake.room = 250  # a call is several launches, and the stream takes so many
+    one = track("kernel", fake, baseline=False)
+    run, _ = timed(
+        BenchPlan((), rounds=4), one, track("a", FakeLane(2_500.0)), protocol=GPU_PROTOCOL
+    )
+    run.settle()
+    del fake.samples[:]
+    run.offline()
+    calls = {
+        graph: {how["calls"] for how in fake.samples if how["graph"] is graph}
+        for graph in (True, False)
+    }
+    assert min(calls[True]) * 2_500.0 >= 1 * MS
+    assert max(calls[False]) <= 250
 
 
 @pytest.mark.parametrize(

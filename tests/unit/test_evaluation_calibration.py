@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from evaluation_fakes import burst
 
+from kerneltui.evaluation import calibration
 from kerneltui.evaluation.calibration import Calibrator
 from kerneltui.evaluation.rounds import ShapeRounds
-from kerneltui.evaluation.timing import TimingProtocol
+from kerneltui.evaluation.timing import GPU_PROTOCOL, TimingProtocol
 
 PROTOCOL = TimingProtocol(early_look=4, least_delta=0.01)
 
@@ -75,6 +77,35 @@ def test_fewer_rounds_than_a_look_are_all_that_is_taken() -> None:
     stand = Stand(lambda index: 1.0)
     noise_of(stand, 3)
     assert stand.asked == [3]
+
+
+def test_the_baselines_of_a_shape_are_all_timed_in_the_same_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first call decides: one among many has no way to the device and back in its time."""
+    monkeypatch.setattr(calibration, "verify_shape", lambda *_: None)
+    monkeypatch.setattr(calibration, "set_bytes", lambda *_: 1)
+    stand = Stand(lambda index: 1.0)
+    stand.protocol = GPU_PROTOCOL
+    stand.machine, stand.checkpoint = nullcontext, lambda: None
+    taken: list[tuple[int, bool]] = []
+
+    def take(lane: Any, calls: int, *, graph: bool = False, **_: Any) -> Any:
+        taken.append((calls, graph))
+        return SimpleNamespace(value_ns=lane.call_ns)
+
+    stand.timer.burst = take
+    calibrator = Calibrator(stand, None, lambda ranks: None, lambda text: None)  # type: ignore[arg-type]
+    shape: Any = SimpleNamespace(name="s", ranks=1)
+    for first, second, graph in ((99e3, 101e3, True), (101e3, 99e3, False)):
+        calibrator._short.clear()
+        for call_ns in (first, second):
+            del taken[:]
+            nothing = {"setup": lambda *a: None, "teardown": lambda: None}
+            lane: Any = SimpleNamespace(call_ns=call_ns, **nothing)
+            assert calibrator._time_baseline(lane, shape) == [call_ns] * 5
+            assert (max(calls for calls, _ in taken) > 1) is graph
+            assert any(in_graph for _, in_graph in taken) is graph
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ class FakeLane:
         self.late: list[bool] = []
         self.held = True
         self.graph_safe = True
+        self.called = False
         self.graphs: list[bool] = []
         self._next = 0
 
@@ -51,8 +52,9 @@ class FakeLane:
         if self.dead:
             raise RankFailure(FailureKind.CRASH, 0, "rank 0 crashed")
         self.graphs.append(graph)
+        self.called = self.called or not graph
         self.late.append(late_fill)
-        assert self.filled == ([] if late_fill else self.next_sets(calls)), (
+        assert self.filled == self.next_sets(calls), (
             "fresh values in exactly the sets that are used"
         )
         self.log.append(self.name)
@@ -98,7 +100,10 @@ def test_all_lanes_of_a_round_are_enqueued_in_the_same_way(graph: bool) -> None:
     played = lanes([])
     found = ShapeRounds("s", 2, graph=graph)
     timer(kept=2).rounds(found, 4, *map(as_lane, played))
-    assert [set(lane.graphs) for lane in played] == [{graph}] * 3
+    for lane in played:
+        first, *others = lane.graphs
+        assert not first or not graph, "what the first call of a process prepares is not captured"
+        assert set(others) == {graph}
     assert found.to_record().get("graph", False) is graph
 
 

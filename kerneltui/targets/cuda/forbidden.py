@@ -145,8 +145,13 @@ _CAPTURE_CONTROL = ForbiddenFeature(
         "cuStreamGetCaptureInfo*",
         "cudaStreamUpdateCaptureDependencies*",  # calls could run before the gate, or side by side
         "cuStreamUpdateCaptureDependencies*",
-        "cudaStreamBeginCaptureToGraph",
-        "cuStreamBeginCaptureToGraph",
+        "cudaStreamBeginCaptureToGraph*",
+        "cuStreamBeginCaptureToGraph*",
+        "cudaEventRecordExternal",  # these are errors in one of the two cases
+        "cudaEventWaitExternal",
+        "CU_EVENT_*_EXTERNAL",
+        "cudaLaunchAttributeDeviceUpdatableKernelNode",
+        "CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE",
         "is_current_stream_capturing",
         "streamIsCapturing",  # CuPy
         "is_capturing",

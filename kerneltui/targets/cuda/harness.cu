@@ -523,11 +523,16 @@ static int capture_sample(ht_sample *s, cudaGraphExec_t *made, ht_failure *failu
     cudaStream_t stream = s->device->stream;
     cudaGraph_t graph = nullptr;
     int result = HT_DONE;
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    unsigned long long begun = 0, now = 0;
     cudaError_t e = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
     if (e == cudaSuccess) {
         launch_gate(s, false);
+        (void)cudaStreamGetCaptureInfo(stream, &status, &begun);
         result = enqueue_calls(s, failure);
+        (void)cudaStreamGetCaptureInfo(stream, &status, &now);
         e = cudaStreamEndCapture(stream, &graph);
+        if (e == cudaSuccess && now != begun) e = cudaErrorStreamCaptureUnmatched; /* another one, of the kernel's */
     }
     if (result == HT_DONE && e == cudaSuccess) e = cudaGraphInstantiate(made, graph, 0);
     if (result == HT_DONE && e == cudaSuccess) e = cudaGraphUpload(*made, stream);
@@ -614,7 +619,10 @@ static int run_held(ht_sample *s, cudaGraphExec_t *graph, ht_failure *failure) {
 static int run_sample(ht_sample *s, ht_failure *failure) {
     cudaGraphExec_t graph = nullptr;
     const int result = run_held(s, &graph, failure);
-    if (graph && result == HT_DONE) cudaGraphExecDestroy(graph); /* after a failure it may run on */
+    if (!graph || result != HT_DONE) return result; /* after a failure it may run on */
+    const uint64_t begin = now_ns();
+    cudaGraphExecDestroy(graph);
+    if (s->enqueue_ns) s->enqueue_ns += now_ns() - begin;
     return result;
 }
 
