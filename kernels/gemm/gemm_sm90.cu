@@ -1359,7 +1359,7 @@ void size_grid(State &s) {
     }
     s.cluster = unsigned(c.share * c.slices);
     s.ctas = unsigned(tiles_of(c, s.kind, s.m, s.n) * c.slices * c.parts);
-    /* A deep ring also keeps the CTAs of a cluster from being placed on one SM. */
+    /* More than half of the shared memory also keeps the CTAs of a cluster from being placed on one SM. */
     const int64_t room = kt_value(s.ctx->tunables, s.ctx->tunable_count, "SPLIT_KB", 208) * 1024;
     const int64_t steps = up(up(s.k, tile_k), c.slices * c.parts);
     s.depth = s.kind.depth(int(room), s.ctas <= unsigned(s.sms), c.slices > 1, int(steps));

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from kerneltui.evaluation.device_code import DeviceCode, EffectKind
-from kerneltui.evaluation.device_rule import LintContext, Rule, error, lines, warn
+from kerneltui.evaluation.device_rule import LintContext, Rule, error, has, lines, warn
 from kerneltui.targets.cuda.finding import Finding
 
 __all__ = ["MEMORY_RULES"]
@@ -121,5 +121,24 @@ def _l30(code: DeviceCode, _: LintContext) -> Iterator[Finding]:
                 yield error("L30", literal.line, text)
 
 
-MEMORY_RULES: tuple[Rule, ...] = (_l25, _l26, _l28, _l29, _l30)
-"""L25, L26 and L28 to L30; L27 is about the directive, see `directive_lint`."""
+_EARLY_LAUNCH = (
+    r"\bprogrammaticStreamSerializationAllowed\b"
+    r"|\b(?:cudaLaunchAttribute|CU_LAUNCH_ATTRIBUTE_)(?:Programmatic|PROGRAMMATIC_)\w+"
+)
+
+
+def _l31(code: DeviceCode, _: LintContext) -> Iterator[Finding]:
+    """A call that begins before the one before it has ended reads what that has not written yet."""
+    waits = has(code, r"\bcudaGridDependencySynchronize\s*\(") or any(
+        literal.assembly and "griddepcontrol.wait" in literal.value
+        for literal in code.source.literals
+    )
+    if waits:
+        return
+    for line, match in lines(code, _EARLY_LAUNCH):
+        text = f"{match[0]}: no kernel waits for its predecessor (griddepcontrol.wait)"
+        yield error("L31", line, text)
+
+
+MEMORY_RULES: tuple[Rule, ...] = (_l25, _l26, _l28, _l29, _l30, _l31)
+"""L25, L26 and L28 to L31; L27 is about the directive, see `directive_lint`."""

@@ -38,6 +38,7 @@ def host(body: str) -> str:
     return f"int f() {{\n{body}\n}}\n"
 
 
+EARLY = "attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;"
 CASES = {
     "L03 old": (
         host("ncclDevCommRequirements r = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;"),
@@ -265,6 +266,17 @@ CASES = {
     "L30": (
         kernel("const float* p = (const float*)ncclGetLocalPointer(w, 0);\nx = __ldg(p + i);"),
         kernel("const float* p = a.local;\nx = __ldg(p + i);"),
+        GIN,
+    ),
+    "L31": (
+        f"{EARLY}\n" + kernel("c[0] = a[0];"),
+        f"{EARLY}\n" + kernel('asm volatile("griddepcontrol.wait;" ::: "memory");\nc[0] = a[0];'),
+        GIN,
+    ),
+    "L31 runtime": (
+        "attribute.val.programmaticStreamSerializationAllowed = 1;\n" + kernel("c[0] = a[0];"),
+        "attribute.val.programmaticStreamSerializationAllowed = 1;\n"
+        + kernel("cudaGridDependencySynchronize();\nc[0] = a[0];"),
         GIN,
     ),
     "L30 asm": (
