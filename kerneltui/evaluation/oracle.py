@@ -214,6 +214,9 @@ class _Comparer:
             if exact:  # a sum may need more digits than the output has
                 expected = expected.to(torch_dtype(output.dtype)).double()
             scale = _positive(base.scale[name][self._variant.rows_of_base(name, part)])
+            scale = torch.maximum(
+                scale, _row_rms(expected)
+            )  # of few elements one that changed is most
             if short and not exact:
                 rounding += _square(self._last_digit(output, expected, part) / scale) * 0.25
             right: tuple[Tensor, float] | None = None
@@ -286,6 +289,13 @@ class _Comparer:
 
     def _fault(self, kind: FaultKind, rank: int, text: str) -> None:
         self.result.faults.append(Fault(kind, rank, self._set, text))
+
+
+def _row_rms(values: Tensor) -> Tensor:
+    """RMS of each row, in a form that broadcasts along it."""
+    rows = values.flatten(1)
+    rms = torch.linalg.vector_norm(rows, dim=1) / max(1, rows.shape[1]) ** 0.5
+    return rms.reshape(-1, *[1] * (values.dim() - 1))
 
 
 def _positive(scale: Tensor) -> Tensor:

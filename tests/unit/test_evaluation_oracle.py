@@ -76,6 +76,26 @@ def test_the_right_answer_in_a_short_type_passes_whatever_is_drawn(
             assert [fault.text for fault in found.faults] == []
 
 
+@pytest.mark.parametrize("size", [(257, 129, 1), (33, 40, 2)], ids=str)
+def test_a_row_that_one_changed_element_makes_larger_has_larger_errors(
+    size: tuple[int, int, int],
+) -> None:
+    """In float32 with K = 1: the base's row may be a hundredth of what it is now."""
+    reference = Reference(load_workload(WORKLOAD_FOLDER, "cpu"))
+    m, n, k = size
+    shape = Shape(f"{m}x{n}x{k}", {"M": m, "N": n, "K": k}, ("test",), 2, 2)
+    base = reference.base(shape, ValueClass.NATURAL, 7)
+    plain = reference.variant(base.inputs, shape, 11)
+    for seed in range(400):
+        variant = reference.edited(plain, base.inputs, seed)
+        inputs, right = reference.rounded(base, variant)
+        output = (inputs["A"].double() @ inputs["B"].double()).float()
+        assert torch.equal(output, right["C"])
+        memory: Any = Memory([output, output], "C", "float32")
+        found = compare_outputs(reference, base, variant, memory, 0)
+        assert [fault.text for fault in found.faults] == []
+
+
 def test_a_finding_counts_only_what_is_wrong(reference: Reference) -> None:
     shape = sized(127, 61, 89)
     base = reference.base(shape, ValueClass.LARGE_ROWS, 7)
