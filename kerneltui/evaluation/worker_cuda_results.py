@@ -21,7 +21,6 @@ _HINTS = {
     719: "a kernel broke off on the GPU",
     900: "short calls are captured into a graph; clear graph_safe if run cannot be",
     901: "short calls are captured into a graph; clear graph_safe if run cannot be",
-    903: "short calls are captured into a graph: run may not end that",
     904: "short calls are captured into a graph: a stream that run forks must be joined again",
     905: "short calls are captured into a graph: run waits for an event of a call before",
     907: "short calls are captured into a graph: run waits for an event of a call before",
