@@ -39,14 +39,15 @@ def open_ready(
     return group
 
 
-def check_gather(group: RankGroup, epoch: int, set_index: int = 1) -> None:
+def check_gather(group: RankGroup, epoch: int, set_index: int = 1, *, numbers: int = 256) -> None:
+    """Every rank must get every shard, of bytes below `numbers` that are new in each epoch."""
     memory = group.memory
     assert memory is not None
     expected = b""
     for rank in range(group.ranks):
         shard = memory.layout.ranks[rank].tensor(set_index, "A")
         with memory.view(rank, shard) as view:
-            view[:] = bytes([(epoch + rank + 1) % 256]) * shard.nbytes
+            view[:] = bytes([(epoch + rank + 1) % numbers]) * shard.nbytes
             expected += bytes(view)
     group.run(set_index, epoch)
     for rank in range(group.ranks):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from runtime_groups import check_gather
 
 from kerneltui.model.workload import Role
 from kerneltui.targets.cpu.runtime import CpuTarget
@@ -95,18 +96,7 @@ def planned(ranks: int, words: int, window: int, scratch: int) -> GroupLayout:
 
 
 def check(group: RankGroup, epoch: int, set_index: int) -> None:
-    memory = group.memory
-    assert memory is not None
-    expected = b""
-    for rank in range(group.ranks):
-        shard = memory.layout.ranks[rank].tensor(set_index, "A")
-        with memory.view(rank, shard) as view:
-            view[:] = bytes([(epoch + rank + 1) % 120]) * shard.nbytes
-            expected += bytes(view)
-    group.run(set_index, epoch)
-    for rank in range(group.ranks):
-        with memory.view(rank, memory.layout.ranks[rank].tensor(set_index, "C")) as view:
-            assert bytes(view) == expected
+    check_gather(group, epoch, set_index, numbers=120)
 
 
 def failure(target: CpuTarget, source: str, limits: Limits = LIMITS) -> RankFailure:
