@@ -1,4 +1,4 @@
-"""The bench that several modules of this folder use: target, judge and a workload for two GPUs."""
+"""The bench that several modules of this folder use: target, judge and a workload for one GPU or two."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """One for each module, started."""
-    from smoke import Bench  # not where all modules skip
+    from gpus import ranks_here  # not where all modules skip
+    from smoke import Bench
 
-    made = Bench(tmp_path_factory.mktemp("project"))
+    made = Bench(tmp_path_factory.mktemp("project"), ranks_here())
     made.stand.start()
     made.stand.ready()
     yield made

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 
@@ -10,6 +12,11 @@ def skip_unless(least: int) -> None:
     reason = _missing(least)
     if reason:
         pytest.skip(reason, allow_module_level=True)
+
+
+def ranks_here() -> int:
+    """Ranks of a test that can do with one GPU: two where they are."""
+    return 1 if _missing(2) else 2
 
 
 def check_nothing_left(target: object) -> None:
@@ -22,6 +29,7 @@ def check_nothing_left(target: object) -> None:
     assert not target.quarantined
 
 
+@functools.cache
 def _missing(least: int) -> str:
     """Why the tests cannot run here, or nothing."""
     try:
@@ -34,3 +42,7 @@ def _missing(least: int) -> str:
     except pynvml.NVMLError as error:
         return f"no GPU: {error}"
     return "" if count >= least else f"needs {least} GPUs, there are {count}"
+
+
+two_gpus = pytest.mark.skipif(bool(_missing(2)), reason=_missing(2) or "there are two")
+"""Of a test about what ranks do to each other."""

@@ -45,7 +45,7 @@ dtype = "bfloat16"
 accumulate = "float32"
 
 [target.cuda]
-ranks = 2
+ranks = RANKS
 seed = "host_nccl.cu"
 library = []
 baselines = ["torch_nccl", "host_nccl"]
@@ -119,8 +119,8 @@ class Smoke:
         print(f"{'ok  ' if good else 'BAD '} {seconds:7.3f} s  {name}: {said}", flush=True)
 
 
-def make_project(folder: Path) -> Path:
-    """A project with the workload for GPUs, whose kernels are those of this repository."""
+def make_project(folder: Path, ranks: int) -> Path:
+    """A project with the workload for so many GPUs, whose kernels are those of this repository."""
     workload = folder / "workloads" / "gemm_allgather"
     workload.mkdir(parents=True)
     shutil.copy(ROOT / "workloads" / "gemm_allgather" / "reference.py", workload)
@@ -128,7 +128,7 @@ def make_project(folder: Path) -> Path:
         f'\n[[shape]]\nM = {m}\nN = {n}\nK = {k}\ntags = ["{tag}"]\n' for m, n, k, tag in SHAPES
     )
     shapes += f'\n[[shape]]\nM = {ALONE}\nN = 72\nK = 48\nranks = 1\ntags = ["test"]\n'
-    (workload / "workload.toml").write_text(TOML + shapes)
+    (workload / "workload.toml").write_text(TOML.replace("= RANKS", f"= {ranks}") + shapes)
     (folder / "kernels").symlink_to(ROOT / "kernels")
     return workload
 
@@ -136,8 +136,9 @@ def make_project(folder: Path) -> Path:
 class Bench:
     """Target, judge and what the steps have in common."""
 
-    def __init__(self, folder: Path) -> None:
-        self.workload: Workload = load_workload(make_project(folder), "cuda")
+    def __init__(self, folder: Path, ranks: int = 2) -> None:
+        self.ranks = ranks
+        self.workload: Workload = load_workload(make_project(folder, ranks), "cuda")
         self.target = CudaTarget(folder / "cache")
         self.stand = Stand(self.workload, self.target, TimingProtocol())
         self.limits = Limits(first_call_s=5.0, sample_s=5.0, setup_s=20.0, load_s=20.0)
@@ -145,9 +146,11 @@ class Bench:
     def shape(self, m: int) -> Shape:
         return next(s for s in self.workload.shapes if s.dimensions["M"] == m)
 
-    def lane(self, source: str, *, limits: Limits | None = None, ranks: int = 2) -> Lane:
+    def lane(self, source: str, *, limits: Limits | None = None, ranks: int = 0) -> Lane:
         build = self.target.toolchain.compile(source)
-        group = self.target.open_group(GroupRole.CANDIDATE, ranks, limits=limits or self.limits)
+        group = self.target.open_group(
+            GroupRole.CANDIDATE, ranks or self.ranks, limits=limits or self.limits
+        )
         lane = Lane(group, self.stand.judge, self.workload, {})
         try:
             group.load(build.library)

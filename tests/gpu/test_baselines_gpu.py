@@ -21,6 +21,7 @@ from kerneltui.evaluation.bench_plan import BenchPlan, chosen_shapes  # noqa: E4
 from kerneltui.evaluation.bench_result import Mode, ShapeResult  # noqa: E402
 from kerneltui.evaluation.lane import Lane  # noqa: E402
 from kerneltui.evaluation.pipeline import Evaluator  # noqa: E402
+from kerneltui.evaluation.timing import GPU_PROTOCOL  # noqa: E402
 from kerneltui.evaluation.verify import Tally, VerifyPlan, verify_shape  # noqa: E402
 from kerneltui.model.kernel import parse_kernel  # noqa: E402
 from kerneltui.model.workload import Shape  # noqa: E402
@@ -61,6 +62,7 @@ def evaluator(
         target,
         ceilings=lambda ranks: target.measure_ceilings(ranks, definition.dtype),
         cache=folder / "cache",
+        protocol=GPU_PROTOCOL,
     )
     made.start()
     made.stand.ready()
@@ -176,7 +178,7 @@ def test_a_side_by_side_run_has_every_mode(evaluator: Evaluator):
     assert not [lane.error for lane in result.lanes if lane.error]
     for mode in Mode:
         reference = result.reference(mode)
-        assert reference is not None
+        assert reference is not None, mode
         assert mode in result.lane(KERNEL).modes
     chosen = result.lane("cublaslt_autotuned").note
     assert len(chosen["choices_ns"]) == len(chosen["choices"])

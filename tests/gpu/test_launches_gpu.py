@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gpus import check_nothing_left, skip_unless
+from gpus import check_nothing_left, skip_unless, two_gpus
 
-skip_unless(2)
+skip_unless(1)
 pytestmark = pytest.mark.slow
 
 import gpu_kernels as kernels  # noqa: E402
@@ -82,7 +83,9 @@ def test_a_fault_in_the_second_of_three_launches_is_named(bench: Bench) -> None:
 
 def test_vendor_functions_and_collectives_count_as_launches(bench: Bench) -> None:
     fault = explained(bench, kernels.kernel(kernels.RIGHT + BREAKS + PAUSE))
-    assert "launch 3 of run: write_far: an illegal memory access" in fault.reason
+    assert re.search(r"launch [23] of run: write_far: an illegal memory access", fault.reason)
+    # One rank alone has nothing to gather.
+    assert bench.ranks == 1 or "launch 3" in fault.reason
 
 
 def test_a_fault_in_setup_is_named(bench: Bench) -> None:
@@ -104,6 +107,7 @@ def test_launches_that_wait_for_later_ones_hang_nothing(bench: Bench) -> None:
     assert "write_far" in fault.log
 
 
+@two_gpus
 def test_a_right_kernel_is_still_right_when_it_is_traced(bench: Bench) -> None:
     """The library's fused kernel, whose launches wait for peers."""
     text = (ROOT / "kernels" / "gemm_allgather" / "lsa_fused_sm90.cu").read_text()
@@ -127,19 +131,19 @@ def launched(bench: Bench, source: str) -> tuple[Any, str]:
         verify_shape(lane, shape, PLAIN, Tally(), lambda: None)
         lane.teardown()
         build = bench.target.toolchain.compile(source)
-        found = launches_on(bench.stand, build, {2: lane}.get, [shape, bench.shape(4096)])
+        found = launches_on(bench.stand, build, {bench.ranks: lane}.get, [shape, bench.shape(4096)])
     finally:
         lane.close()
     return found["launches"], found.get("unread", "")
 
 
-def test_launches_of_two_ranks_are_captured_and_not_made(bench: Bench) -> None:
+def test_launches_of_all_ranks_are_captured_and_not_made(bench: Bench) -> None:
     found, unread = launched(bench, kernels.kernel(kernels.RIGHT + PAUSE))
     assert not unread
-    assert len(found) == 2
+    assert len(found) == 2, "shapes"
     for part in found:
         names = [row["name"] for row in part["kernels"]]
-        assert "delay" in names and len(names) >= 3, "libraries' launches are among them"
+        assert "delay" in names and len(names) > bench.ranks, "libraries' launches are among them"
         delay = next(row for row in part["kernels"] if row["name"] == "delay")
         assert (delay["grid"], delay["threads"], delay["dynamic"]) == ([1, 1, 1], 1, 0)
 

@@ -10,9 +10,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gpus import check_nothing_left, skip_unless
+from gpus import check_nothing_left, skip_unless, two_gpus
 
-skip_unless(2)
+skip_unless(1)
 pytestmark = pytest.mark.slow
 
 import gpu_kernels as kernels  # noqa: E402
@@ -122,7 +122,13 @@ def test_a_bad_kernel_is_refused_with_its_reason(
     assert words in fault.reason
 
 
-@pytest.mark.parametrize("body", [kernels.HANG, kernels.ONE_RANK_HANGS], ids=["all", "one rank"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(kernels.HANG, id="all"),
+        pytest.param(kernels.ONE_RANK_HANGS, id="one rank", marks=two_gpus),
+    ],
+)
 def test_a_hang_is_ended_and_says_how_far_the_ranks_came(bench: Bench, body: str) -> None:
     fault = refused(bench, kernels.kernel(body), HANG)
     assert fault.kind is FailureKind.HANG
@@ -139,8 +145,8 @@ def test_a_sample_has_one_end_and_a_verifying_one_has_all(bench: Bench) -> None:
     try:
         lane.setup(bench.shape(513), 4)
         lane.fill([0, 1, 2, 3])
-        assert [len(r.call_ends_ns) for r in lane.run().ranks] == [1, 1]
-        assert [len(r.call_ends_ns) for r in lane.sample(4).ranks] == [1, 1]
+        assert [len(r.call_ends_ns) for r in lane.run().ranks] == [1] * bench.ranks
+        assert [len(r.call_ends_ns) for r in lane.sample(4).ranks] == [1] * bench.ranks
         seen = lane.sample(4, verifying=True)
         for rank in seen.ranks:
             assert len(rank.call_ends_ns) == 4
@@ -151,6 +157,7 @@ def test_a_sample_has_one_end_and_a_verifying_one_has_all(bench: Bench) -> None:
         lane.close()
 
 
+@two_gpus
 def test_a_delay_moves_the_start_of_one_rank(bench: Bench) -> None:
     lane = bench.lane(kernels.kernel())
     try:
@@ -162,7 +169,7 @@ def test_a_delay_moves_the_start_of_one_rank(bench: Bench) -> None:
         lane.close()
 
 
-def test_two_ranks_make_calls_without_a_pause(bench: Bench) -> None:
+def test_ranks_make_calls_without_a_pause(bench: Bench) -> None:
     lane = bench.lane(kernels.kernel())
     try:
         lane.setup(bench.shape(513), 3)
@@ -187,7 +194,7 @@ def test_a_kernel_that_waits_for_the_device_is_timed_too(bench: Bench) -> None:
         lane.run()
         seen = lane.sample(4)
         assert seen.elapsed_ns > 0
-        assert [r.ticks_ns for r in seen.ranks] == [0, 0]  # the gate could not be held
+        assert [r.ticks_ns for r in seen.ranks] == [0] * bench.ranks  # the gate could not be held
         assert lane.check([0]).passed
         lane.sample(4)
         assert not lane.enqueues
@@ -201,6 +208,7 @@ def test_a_kernel_that_waits_for_the_device_is_timed_too(bench: Bench) -> None:
         lane.close()
 
 
+@two_gpus
 def test_a_rank_that_waits_alone_is_not_waited_for_in_vain(bench: Bench) -> None:
     lane = bench.lane(kernels.kernel(kernels.ONE_RANK_SYNCHRONISES))
     try:
@@ -243,7 +251,7 @@ def test_work_before_the_gate_opens_is_work_on_old_inputs(bench: Bench) -> None:
 
 
 def test_the_baseline_is_right(bench: Bench) -> None:
-    lane = bench.stand.open_baseline("torch_nccl", 2)
+    lane = bench.stand.open_baseline("torch_nccl", bench.ranks)
     try:
         for m in (127, 3, 513):
             verify(bench, lane, m)
@@ -251,6 +259,7 @@ def test_the_baseline_is_right(bench: Bench) -> None:
         bench.stand.release(lane)
 
 
+@two_gpus
 def test_rates_are_measured(bench: Bench) -> None:
     found = bench.target.measure_ceilings(2)
     assert found.peak_flops > found.flops > 1e12
