@@ -7,7 +7,8 @@ from kerneltui.targets.errors import FailureKind
 
 __all__ = ["check_result"]
 
-_CUDA, _HUNG, _UNSETTLED = 5, 6, 7  # of the harness, after those that all targets have
+# Of the harness, after those that all targets have.
+_CUDA, _HUNG, _UNSETTLED, _OUT_OF_ORDER = 5, 6, 7, 8
 _OUT_OF_MEMORY = 2
 _HINTS = {
     1: "an argument of a CUDA call is wrong; so is asking for more shared memory than there is",
@@ -45,6 +46,8 @@ def check_result(harness: CHarness, result: int, code: int) -> None:
             "the outputs changed after everything on the stream had run: a stream is not joined, "
             "or run does not wait for what its peers store"
         )
+    if result == _OUT_OF_ORDER:
+        raise KernelError(harness.reason)
     if result == _CUDA:
         hint = f": {_HINTS[code]}" if code in _HINTS else ""
         kind = FailureKind.OUT_OF_MEMORY if code == _OUT_OF_MEMORY else FailureKind.DEVICE

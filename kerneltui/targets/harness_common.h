@@ -76,7 +76,7 @@ bool meet(void *control, uint32_t rank, uint32_t ranks, uint64_t gate, uint64_t 
 
 extern "C" {
 
-/* The last three are of GPUs alone. */
+/* The last four are of GPUs alone. */
 enum {
     HT_DONE = 0,
     HT_RETURNED = 1,
@@ -85,7 +85,8 @@ enum {
     HT_LATE = 4,
     HT_CUDA = 5,
     HT_HUNG = 6,
-    HT_UNSETTLED = 7
+    HT_UNSETTLED = 7,
+    HT_OUT_OF_ORDER = 8
 };
 
 struct ht_failure {

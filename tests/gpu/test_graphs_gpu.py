@@ -34,13 +34,47 @@ COUNTS = """
     if (epoch <= made) return fail(s.ctx, "an epoch comes twice");
     made = epoch;
 """
-LEFT_OPEN = """
-    static cudaEvent_t event = [] { cudaEvent_t e; cudaEventCreate(&e); return e; }();
-    const cudaStream_t other = static_cast<cudaStream_t>(s.ctx->side_streams[0]);
+EVENT = "static cudaEvent_t {0} = [] {{ cudaEvent_t e; cudaEventCreate(&e); return e; }}();"
+OTHER = "const cudaStream_t other = static_cast<cudaStream_t>(s.ctx->side_streams[{0}]);"
+ON_OTHER = "nothing<<<1, 1, 0, other>>>();"
+LEFT_OPEN = f"""
+    {EVENT.format("event")} {OTHER.format(0)}
     cudaEventRecord(event, stream);
     cudaStreamWaitEvent(other, event, 0);
-    nothing<<<1, 1, 0, other>>>();
+    {ON_OTHER}
 """
+JOINED = f"""{LEFT_OPEN}
+    cudaEventRecord(event, other);
+    cudaStreamWaitEvent(stream, event, 0);
+"""
+# A call before the sample is made one by one: number -1.
+NUMBERED = f"static int calls = -1; const int call = calls++ % {CALLS};"
+# Behind the first call of a sample, not behind the call before.
+SIDE_BY_SIDE = f"""
+    {NUMBERED} {EVENT.format("first")} {EVENT.format("event")}
+    if (call >= 0) {{
+        {OTHER.format("call % 2")}
+        if (call == 0) cudaEventRecord(first, stream);
+        cudaStreamWaitEvent(other, first, 0);
+        {ON_OTHER}
+        cudaEventRecord(event, other);
+        cudaStreamWaitEvent(stream, event, 0);
+    }}
+"""
+JOINED_LATE = f"""
+    {NUMBERED} {EVENT.format("begun")} {EVENT.format("event")}
+    if (call >= 0) {{
+        {OTHER.format(0)}
+        if (call > 0) cudaStreamWaitEvent(stream, event, 0);
+        cudaEventRecord(begun, stream);
+        cudaStreamWaitEvent(other, begun, 0);
+        {ON_OTHER}
+        cudaEventRecord(event, other);
+        if (call == {CALLS - 1}) cudaStreamWaitEvent(stream, event, 0);
+    }}
+"""
+STREAMS = ("out->graph_safe = 1;", "out->graph_safe = 1; out->side_streams = 2;")
+NOTHING = ("}  // namespace\n", "__global__ void nothing() {}\n}  // namespace\n")
 
 
 @pytest.fixture(scope="module")
@@ -137,19 +171,26 @@ def test_each_call_is_made_once(stand: Stand, lanes: list[Lane]) -> None:
     [
         ((LAUNCH_FAILED, WAITS + LAUNCH_FAILED), "clear graph_safe if run cannot be"),
         ((LAUNCH_FAILED, LEFT_OPEN + LAUNCH_FAILED), "must be joined again"),
+        ((LAUNCH_FAILED, SIDE_BY_SIDE + LAUNCH_FAILED), "call 2 of a graph begins before call 1"),
+        ((LAUNCH_FAILED, JOINED_LATE + LAUNCH_FAILED), "call 1 of a graph leaves work on a stream"),
     ],
-    ids=["waits", "left open"],
+    ids=["waits", "left open", "side by side", "joined late"],
 )
 def test_a_kernel_that_says_so_wrongly_fails_with_the_reason(
     stand: Stand, lanes: list[Lane], change: tuple[str, str], words: str
 ) -> None:
-    streams = ("out->graph_safe = 1;", "out->graph_safe = 1; out->side_streams = 1;")
-    nothing = ("}  // namespace\n", "__global__ void nothing() {}\n}  // namespace\n")
-    lane = open_kernel(stand, "gemm_sm80.cu", change, streams, nothing)
+    lane = open_kernel(stand, "gemm_sm80.cu", change, STREAMS, NOTHING)
     lanes.append(lane)
     lane.fill(lane.next_sets(CALLS))
     with pytest.raises(RankFailure, match=words):
         lane.sample(CALLS, graph=True)
+
+
+def test_a_stream_of_its_own_may_be_forked_and_joined(stand: Stand, lanes: list[Lane]) -> None:
+    change = (LAUNCH_FAILED, JOINED + LAUNCH_FAILED)
+    lane = open_kernel(stand, "gemm_sm80.cu", change, STREAMS, NOTHING)
+    lanes.append(lane)
+    check_graphs(lane)
 
 
 def test_who_does_not_say_that_it_can_be_captured_is_not(stand: Stand, lanes: list[Lane]) -> None:

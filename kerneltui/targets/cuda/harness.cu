@@ -1,4 +1,4 @@
-/* The timing harness of GPUs; what all harnesses share stands before this text.
+/* The timing harness of GPUs; what all harnesses share stands before this text, and capture_order.cu.
  *
  * A sample on one rank, all on the caller's stream:
  *
@@ -454,8 +454,8 @@ static int wait_for(ht_sample *s, volatile uint64_t *place, uint64_t value, ht_f
     return HT_DONE;
 }
 
-/* Calls run for all calls of the sample, and has the times noted behind it. */
-static int enqueue_calls(ht_sample *s, ht_failure *failure) {
+/* Calls run for all calls of the sample, and has the times noted behind it. `order` is of a capture. */
+static int enqueue_calls(ht_sample *s, ht_failure *failure, CaptureOrder *order = nullptr) {
     Slot &slot = static_cast<Slot *>(s->control)[s->rank];
     cudaStream_t stream = s->device->stream;
     uint32_t set = s->first_set;
@@ -463,7 +463,8 @@ static int enqueue_calls(ht_sample *s, ht_failure *failure) {
         slot.begun.store(s->epoch + i + 1, std::memory_order_relaxed);
         const int result =
             guarded([&] { return s->run(s->state, set, s->epoch + i, stream); }, &s->code, failure);
-        const cudaError_t e = cudaGetLastError();
+        cudaError_t e = cudaGetLastError();
+        if (order && result == HT_DONE && e == cudaSuccess) e = order->mark();
         if (result != HT_DONE || e != cudaSuccess) {
             s->failed_call = i;
             if (e != cudaSuccess) return cuda_failure(e, "kerneltui_run left an error", failure, &s->code);
@@ -517,17 +518,30 @@ static void launch_gate(ht_sample *s, bool first) {
 }
 
 /* Makes one graph of gate, calls and stamp, anew for each sample, so that each call runs once, as it does without.
+ * It is looked at before it runs: calls side by side would seem short (capture_order.cu).
  * A launch out of a graph takes the same time in every process and on every stream. One that a host enqueues takes
  * up to 0.2 us more or less by its stream (H200, 64x64x64: 2.7 to 3.0 us, steady as long as the process lives). */
 static int capture_sample(ht_sample *s, cudaGraphExec_t *made, ht_failure *failure) {
     cudaStream_t stream = s->device->stream;
     cudaGraph_t graph = nullptr;
     int result = HT_DONE;
+    CaptureOrder order(stream);
     cudaError_t e = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
     if (e == cudaSuccess) {
         launch_gate(s, false);
-        result = enqueue_calls(s, failure);
-        e = cudaStreamEndCapture(stream, &graph);
+        e = order.mark();
+        if (e == cudaSuccess) result = enqueue_calls(s, failure, &order);
+        if (e == cudaSuccess && result == HT_DONE) e = order.mark();
+        const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+        if (e == cudaSuccess) e = ended;
+    }
+    if (result == HT_DONE && e == cudaSuccess) {
+        char wrong[256] = "";
+        e = order.check(graph, wrong, sizeof wrong);
+        if (e == cudaSuccess && *wrong) {
+            ht_fail(failure, wrong);
+            result = HT_OUT_OF_ORDER;
+        }
     }
     if (result == HT_DONE && e == cudaSuccess) e = cudaGraphInstantiate(made, graph, 0);
     if (result == HT_DONE && e == cudaSuccess) e = cudaGraphUpload(*made, stream);

@@ -114,6 +114,10 @@ class MachinePolicy:
         plain = canonical_json((self.features, self.extra_environment))
         return hashlib.sha256(plain).hexdigest()[:16]
 
+    def without(self, name: str) -> MachinePolicy:
+        """The same, with one feature allowed."""
+        return replace(self, features=tuple(f for f in self.features if f.name != name))
+
     def check_source(self, text: str) -> tuple[Finding, ...]:
         """Finds forbidden features in a source text."""
         source = CudaSource(text)

@@ -46,7 +46,7 @@ __all__ = ["CudaTarget", "harness_source"]
 
 WORKER_ENTRY = "kerneltui.evaluation.worker_cuda:main"
 VENDORS_ENTRY = "kerneltui.evaluation.worker_cuda_vendors:main"
-_PARTS = ("harness", "products", "serving", "rates")
+_PARTS = ("capture_order", "harness", "products", "serving", "rates")
 _HARNESS = tuple(Path(__file__).parent / f"{part}.cu" for part in _PARTS)
 _TICKS_SLACK_NS = 200_000  # the host sees the end of all streams some 100 microseconds later
 _CLOCK_SLACK_NS = 5_000  # a flag takes 1 to 2 microseconds from one GPU to another
@@ -107,6 +107,13 @@ class CudaTarget:
         self.arch = self.gpus.describe(0).arch
         self.toolchain: Toolchain = toolchain or CudaToolchain(
             cache / "builds", arch=self.arch, policy=policy, lock=self.lock
+        )
+        # Captures are the harness's own affair, and no kernel's.
+        self._harness_toolchain = CudaToolchain(
+            cache / "builds",
+            arch=self.arch,
+            policy=policy.without("capture_control"),
+            lock=self.lock,
         )
         self._telemetry = self.gpus.telemetry()
         self._confine = confine
@@ -260,7 +267,7 @@ class CudaTarget:
         """
         limits = limits or Limits()
         devices = self._quarantine.choose(ranks)
-        harness = self.toolchain.compile(harness_source())
+        harness = self._harness_toolchain.compile(harness_source())
         options = {
             "threads": self.threads_per_rank(ranks),
             "devices": devices,
