@@ -53,14 +53,15 @@
 // kerneltui: runtime SPLIT_KB in 208 176 144 112 default 208
 // Row tiles of a super-block: tiles are visited down its rows, then along N.
 // kerneltui: runtime GROUP_M in 4 8 16 32 default 16
-// Which tile: 0 by rule, 1 wide, 2 to 7 split: 64x64, 128x64, 64x128, 128x128, 128x192, 192x64.
-// kerneltui: runtime TILE in 0 1 2 3 4 5 6 7 default 0
+// Which tile: 0 by rule, 1 wide, 2 to 10 split: 64x64, 128x64, 64x128, 128x128, 128x192, 192x64, 192x128,
+// 64x192, 128x256.
+// kerneltui: runtime TILE in 0 1 2 3 4 5 6 7 8 9 10 default 0
 // CTAs of a cluster that share out K; 0 by rule. Counts for split tiles.
 // kerneltui: runtime SLICES in 0 1 2 4 8 default 0 if SLICES == 0 or TILE > 1
 // Clusters that share out K; 0 by rule. Counts for split tiles.
 // kerneltui: runtime PARTS in 0 1 2 4 8 16 default 0 if PARTS == 0 or TILE > 1
 // CTAs that share a tile of B; 0 by rule. Counts for split tiles of 128 columns or more.
-// kerneltui: runtime SHARE in 0 1 2 default 0 if SHARE == 0 or TILE > 1 and SHARE * SLICES <= 8 and (SHARE == 1 or TILE == 4 or TILE == 5)
+// kerneltui: runtime SHARE in 0 1 2 default 0 if SHARE == 0 or TILE > 1 and SHARE * SLICES <= 8 and (SHARE == 1 or TILE == 4 or TILE == 5 or TILE == 8 or TILE == 10)
 // Steps over K (64 each) that must be saved if the wide tiles of the last round are shared out along K; 0:
 // never.
 // kerneltui: runtime SHARE_LAST in 0 8 16 24 48 default 16
@@ -71,6 +72,8 @@
 // Whether a CTA's tiles go along K forwards and backwards in turn. Its next tile has the same rows of A, of
 // which the last steps over K are still in the L2 cache.
 // kerneltui: runtime TURN_K in 0 1 default 1
+// Whether a C of more than half of the L2 cache gives way there before A and B do (wide tiles).
+// kerneltui: runtime C_FIRST in 0 1 default 1
 // Whether the kernel may be placed on the SMs while its predecessor on the stream ends, if that allows it
 // (programmatic dependent launch). It touches no memory before the predecessor has ended.
 // kerneltui: runtime EARLY_LAUNCH in 0 1 default 1
@@ -205,6 +208,22 @@ __device__ __forceinline__ void store_box(const CUtensorMap *map, const void *so
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
                  "r"(shared_address(source)), "r"(x), "r"(y)
                  : "memory");
+}
+
+/* The same with a policy for the L2 cache. */
+__device__ __forceinline__ void store_box(const CUtensorMap *map, const void *source, int x, int y,
+                                          uint64_t policy) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2, %3}], [%1], %4;" ::"l"(map),
+        "r"(shared_address(source)), "r"(x), "r"(y), "l"(policy)
+        : "memory");
+}
+
+__device__ __forceinline__ uint64_t cache_policy(bool first_out) {
+    uint64_t first, normal;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+    return first_out ? first : normal;
 }
 
 __device__ __forceinline__ void commit_stores() {
@@ -466,6 +485,7 @@ struct WideParams {
     float4 *sums;         /* their parts, in scratch */
     uint64_t *calls;      /* how often each of these places was written */
     bool turn_k;
+    bool c_first; /* out of the L2 cache */
 };
 
 struct Wide {
@@ -575,6 +595,7 @@ struct Storer {
     char *c;
     Wide::Barriers *barriers;
     int group, rank;
+    uint64_t policy;
     Ring slot;
     int held; /* boxes that are stored but not given back */
 
@@ -583,7 +604,7 @@ struct Storer {
         const int x = n * Wide::columns + j * box;
         const int row = (m * Wide::cluster + rank) * Wide::rows + group * box;
         if (x < p.n && row < p.m)
-            store_box(&p.c, c + (group * Wide::boxes + slot.index) * box_bytes, x, row);
+            store_box(&p.c, c + (group * Wide::boxes + slot.index) * box_bytes, x, row, policy);
         commit_stores();
         slot.next(Wide::boxes);
         if (++held == Wide::boxes) { /* the oldest has been read when at most the others are pending */
@@ -602,7 +623,7 @@ struct Storer {
 
 __device__ __forceinline__ void store_tiles(const WideParams &p, char *c, Wide::Barriers *barriers, int first,
                                             int step, int group, int rank) {
-    Storer storer{p, c, barriers, group, rank, Ring{0, 0}, 0};
+    Storer storer{p, c, barriers, group, rank, cache_policy(p.c_first), Ring{0, 0}, 0};
     int m, n;
     for (int index = first; index < p.whole; index += step) {
         tile_at(index, p.group_m, p.tiles_m, p.tiles_n, m, n);
@@ -1030,7 +1051,7 @@ struct TileKind {
 };
 
 /* The ring of a CTA that has an SM to itself, or not. `meets`: K is shared out over a cluster, then its sums have a
- * place beside the ring, unless less than 3 stages would be left. A CTA alone has no more stages than steps of K, so
+ * place beside the ring, unless less than 3 stages would be left, or less than 5 for many steps. A CTA alone has no more stages than steps of K, so
  * that its successor of the next call finds room beside it; of CTAs that are not alone, those of the next call would
  * then lie unevenly in the gaps. C needs the room of two stages at most. */
 template <class T>
@@ -1038,7 +1059,7 @@ Depth split_depth(int alone_bytes, bool alone, bool meets, int steps) {
     const int room = alone ? std::min(alone_bytes, T::alone) : T::beside;
     const int most = alone ? std::max(steps, 2) : T::most_stages;
     const int apart = T::stages(room - T::sum_bytes);
-    if (!meets || apart < 3) {
+    if (!meets || apart < (steps > 16 ? 5 : 3)) {
         const int stages = std::min(T::stages(room), most);
         return Depth{stages, 0, T::shared_bytes(stages, 0)};
     }
@@ -1062,18 +1083,22 @@ TileKind kind_of(int tile) {
         case 5: return split_kind<Split<128, 128>>();
         case 6: return split_kind<Split<128, 192>>();
         case 7: return split_kind<Split<192, 64>>();
+        case 8: return split_kind<Split<192, 128>>();
+        case 9: return split_kind<Split<64, 192>>();
+        case 10: return split_kind<Split<128, 256>>();
         default:
             return TileKind{reinterpret_cast<const void *>(wide_kernel), Wide::rows, Wide::columns,
                             Wide::threads, 1, wide_depth};
     }
 }
 
-constexpr int first_tile = 1, last_tile = 7;
+constexpr int first_tile = 1, last_tile = 10;
 
 struct State {
     const kt_context *ctx;
     int64_t m, n, k;
     int sms; /* for so many CTAs at once */
+    int cache_bytes; /* of the L2 cache */
     Choice choice;
     TileKind kind;
     unsigned ctas, cluster;
@@ -1124,16 +1149,17 @@ int64_t tiles_of(const Choice &c, const TileKind &kind, int64_t m, int64_t n) {
 }
 
 // kerneltui: evolve begin rule
-/* Microseconds of a call's ends and of a step of K, of the tiles in their order: fitted to times of an H200
- * over shapes from 64 to 16384, inputs in main memory, calls back to back. */
+/* Microseconds of a call's ends and of a step of K, of the tiles in their order. These and the numbers of
+ * `expected_us` are fitted, all together, so that the choice is quick, to times of an H200 over 250 shapes from 64 to
+ * 16384: inputs in main memory, calls back to back as a graph. What a single one says of the machine is little. */
 struct Cost {
     double ends, step;
 };
-constexpr Cost costs[] = {{2.52, 0.652}, {2.17, 0.169}, {1.86, 0.372}, {2.29, 0.258},
-                          {3.00, 0.390}, {2.70, 0.567}, {1.78, 0.480}};
+constexpr Cost costs[] = {{4.852, 0.616}, {1.035, 0.181}, {1.876, 0.368}, {2.187, 0.257}, {3.348, 0.392},
+                          {3.937, 0.559}, {2.253, 0.498}, {4.209, 0.577}, {2.434, 0.425}, {7.071, 0.689}};
 
-/* Until the parts of shared tiles are added, not fitted. */
-constexpr double sharing_us = 6.0;
+/* Until the parts of shared tiles are added. */
+constexpr double sharing_us = 19.3;
 
 /* Microseconds that a choice should take: its rounds of CTAs over the SMs, each a row of steps, or the way to
  * main memory, whichever is longer; then the ends, the sums that meet, and the store of C. */
@@ -1158,10 +1184,10 @@ double expected_us(const Choice &c, int64_t m, int64_t n, int64_t k, int sms,
     const double steps = double(up(up(k, tile_k), c.slices * c.parts));
     const double main_memory = 2.0 * (double(m) * k + double(k) * n + double(m) * n) / 4.3e6;
     const double size = kind.rows * kind.columns / 8192.0;
-    us += std::max(rounds * steps * cost.step, main_memory * 0.842);
-    if (c.slices > 1) us += (0.645 + 0.994 * size) * rounds;
-    if (c.parts > 1) us += 0.731 + 1.03 * c.parts * size / c.slices + 1.06 * size * double(ctas) / sms;
-    return us + 0.643 * (rounds - 1) + 0.235 * size * rounds + 0.481 * 2.0 * double(m) * n / 4.3e6;
+    us += std::max(rounds * steps * cost.step, main_memory * 0.301);
+    if (c.slices > 1) us += (0.540 + 0.703 * size) * rounds;
+    if (c.parts > 1) us += 0.737 + 1.622 * c.parts * size / c.slices + 1.714 * size * double(ctas) / sms;
+    return us + 0.758 * (rounds - 1) + 0.122 * size * rounds + 0.219 * 2.0 * double(m) * n / 4.3e6;
 }
 
 /* What can be launched. */
@@ -1175,7 +1201,7 @@ bool possible(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
 }
 
 /* What may be quick: no tile of which more than half is empty, no more than two CTAs for an SM, no SMs that
- * idle while there are steps of K to share out, and many parts only of clusters that cannot be larger. */
+ * idle while there are more than 8 steps of K to share out, and many parts only of clusters that cannot be larger. */
 bool sensible(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
     const TileKind kind = kind_of(c.tile);
     if (c.tile == 1) return true;
@@ -1184,7 +1210,8 @@ bool sensible(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
     const int64_t ctas = tiles * c.slices * c.parts;
     if (tiles > 600 && kind.rows * kind.columns < 128 * 128) return false;
     if (c.slices * c.parts > 1 && ctas > 2 * sms) return false;
-    if (ctas * 2 < std::min({int64_t(128), tiles * up(k, tile_k), tiles * 32})) return false;
+    const bool long_range = up(up(k, tile_k), c.slices * c.parts) > 8;
+    if (long_range && ctas * 2 < std::min({int64_t(128), tiles * up(k, tile_k), tiles * 32})) return false;
     return c.parts <= (c.slices * c.share == 8 ? 8 : 2);
 }
 
@@ -1303,6 +1330,7 @@ int prepare_wide(State &s, EncodeFunction function, const kt_tensor *a, const kt
     p.tiles_n = int(up(s.n, Wide::columns));
     p.group_m = group_rows(s.ctx, CLUSTER, p.tiles_m);
     p.turn_k = kt_value(s.ctx->tunables, s.ctx->tunable_count, "TURN_K", 1) != 0;
+    p.c_first = kt_value(s.ctx->tunables, s.ctx->tunable_count, "C_FIRST", 1) && s.m * s.n * 4 > s.cache_bytes;
     if (encode(function, s.ctx, &p.a, a->local, s.k, s.m, tile_k, Wide::rows)) return 1;
     if (encode(function, s.ctx, &p.b, b->local, s.n, s.k, box, tile_k)) return 1;
     if (encode(function, s.ctx, &p.c, c->local, s.n, s.m, box, box)) return 1;
@@ -1369,6 +1397,9 @@ int prepare(State &s) {
     const kt_context *ctx = s.ctx;
     s.sms = sm_count();
     if (!s.sms) return fail(ctx, "how many CTAs fit on this GPU cannot be known");
+    int device = 0;
+    if (cudaGetDevice(&device) || cudaDeviceGetAttribute(&s.cache_bytes, cudaDevAttrL2CacheSize, device))
+        return fail(ctx, "the size of the L2 cache cannot be known");
     const bool aligned = s.n % 8 == 0 && s.k % 8 == 0;
     s.choice = aligned ? choose(s.m, s.n, s.k, s.sms, ctx->tunables, ctx->tunable_count) : Choice{0, 1, 1, 1};
     EncodeFunction function = nullptr;

@@ -26,7 +26,11 @@ TIME_SHAPES: list[Shape] = [
     *((2048, 12288, 4096), (4096, 4096, 4096), (16384, 16384, 64), (12288, 12288, 1024)),
     *((128, 16384, 12288), (8192, 8192, 8192), (16384, 16384, 4096), (16384, 16384, 16384)),
 ]
-TILES = {2: (64, 64), 3: (128, 64), 4: (64, 128), 5: (128, 128), 6: (128, 192), 7: (192, 64)}
+_WIDTHS = "64x64 128x64 64x128 128x128 128x192 192x64 192x128 64x192 128x256"
+TILES = {
+    number: (int(rows), int(columns))
+    for number, (rows, _, columns) in enumerate((s.partition("x") for s in _WIDTHS.split()), 2)
+}
 """Rows and columns of the split tiles of gemm_sm90.cu."""
 FLOPS, BYTES = 790e12, 4.3e12
 """Rates that this kind of GPU reaches, per second: products of bf16 or fp16, and main memory."""
@@ -51,7 +55,7 @@ def candidates(shape: Shape) -> list[dict[str, int]]:
                 continue
             if parts > (8 if slices * share == 8 else 2):
                 continue
-            if tiles * ranges * 2 < min(128, tiles * steps, tiles * 32):
+            if -(-steps // ranges) > 8 and tiles * ranges * 2 < min(128, tiles * steps, tiles * 32):
                 continue
             found.append({"TILE": tile, "SLICES": slices, "PARTS": parts, "SHARE": share})
     return found
