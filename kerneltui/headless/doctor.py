@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -62,7 +63,13 @@ def _python() -> Finding:
         version = importlib.metadata.version("kerneltui")
     except importlib.metadata.PackageNotFoundError:
         version = "from its source folder"
-    return Finding("python", OK, f"{platform.python_version()}, kerneltui {version}")
+    text = f"{platform.python_version()}, kerneltui {version}"
+    # Judge, ranks and compilers start so, that nothing of a folder or the environment gets into them.
+    if first_line(sys.executable, "-I", "-c", "import kerneltui; print(kerneltui.__name__)"):
+        return Finding("python", OK, text)
+    text += ", which is found by PYTHONPATH or the current folder only"
+    remedy = f"its processes start without these: {sys.executable} -m pip install -e FOLDER"
+    return Finding("python", MISSING, text, remedy)
 
 
 def _cores() -> Finding:

@@ -83,6 +83,21 @@ def test_what_is_used_of_the_budget_and_what_limits_it(
 
 
 @pytest.mark.parametrize(
+    ("noise", "text"),
+    [((0.002, 0.1004), "±0.2-10%"), ((0.0031, 0.0031), "±0.3%"), ((0.001, 0.0094), "±0.1-0.9%")],
+)
+def test_noise_is_that_of_single_shapes_and_a_verdict_is_of_all(
+    noise: tuple[float, float], text: str
+) -> None:
+    one = next(iter(STATE.calibrations.values()))
+    parts = {str(value): replace(one, noise=value) for value in noise}
+    lines = [
+        plain(line).strip() for line in machine_lines(replace(STATE, calibrations=parts), 90, 9)
+    ]
+    assert f"noise   verdicts need {STATE.delta:.1%}  shapes {text}" in lines
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"),
     [(14, "00:14"), (860, "14m 20s"), (7500, "2h 05m"), (273_600, "3d 04h"), (-5, "00:00")],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,13 @@ def test_the_locks_of_the_site_are_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv(DEVICE_LOCK, "gpu.lock")
     found = doctor._policy()
     assert found.state == MISSING and "no absolute path" in found.remedy
+
+
+def test_a_package_that_only_the_environment_finds_is_told(monkeypatch: pytest.MonkeyPatch):
+    assert doctor._python().state == OK
+    # The interpreter that the environment was made of does not have it.
+    monkeypatch.setattr(sys, "executable", os.path.realpath(sys.executable))
+    monkeypatch.setenv("PYTHONPATH", str(Path(doctor.__file__).parents[2]))
+    found = doctor._python()
+    assert found.state == MISSING and "PYTHONPATH" in found.text
+    assert "pip install -e" in found.remedy

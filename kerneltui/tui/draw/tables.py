@@ -302,6 +302,15 @@ def _budget_text(state: State) -> str:
     return f"{counted(attempted, 'candidate')} so far, {most}"
 
 
+def _noise_of_shapes(state: State) -> str:
+    """How wide the intervals of single shapes are; that of all together is narrower than the widest."""
+    noise = sorted(part.noise * 100 for part in state.calibrations.values())
+    if not noise:
+        return ""
+    low, high = (f"{part:.1f}" if part < 9.95 else f"{part:.0f}" for part in (noise[0], noise[-1]))
+    return f"  shapes ±{low}%" if low == high else f"  shapes ±{low}-{high}%"
+
+
 def machine_lines(state: State, width: int, height: int) -> Sequence[Line]:
     """Returns the machine panel: processor, tools, noise, budget and constraints."""
     environment = state.environment
@@ -324,8 +333,7 @@ def machine_lines(state: State, width: int, height: int) -> Sequence[Line]:
     if tools:
         add("tools", " · ".join(tools))
     if state.delta:
-        noise = max((part.noise for part in state.calibrations.values()), default=0.0)
-        add("noise", f"±{noise * 100:.2f}%   a verdict needs {state.delta * 100:.1f}%")
+        add("noise", f"verdicts need {state.delta:.1%}{_noise_of_shapes(state)}")
     add("budget", _budget_text(state))
     if "sandbox" in environment:
         add("sandbox", environment["sandbox"])
