@@ -52,3 +52,5 @@ def check_result(harness: CHarness, result: int, code: int) -> None:
         hint = f": {_HINTS[code]}" if code in _HINTS else ""
         kind = FailureKind.OUT_OF_MEMORY if code == _OUT_OF_MEMORY else FailureKind.DEVICE
         raise KernelError(f"{harness.reason}{hint}", kind)
+    if result:
+        raise KernelError(f"the harness gave {result}, which this version does not know")

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import kerneltui
 from kerneltui.config import cache_folder, config_folder
 from kerneltui.headless.doctor_gpu import gpu_findings
 from kerneltui.headless.finding import MISSING, OFF, OK, Finding, first_line
@@ -65,11 +66,15 @@ def _python() -> Finding:
         version = "from its source folder"
     text = f"{platform.python_version()}, kerneltui {version}"
     # Judge, ranks and compilers start so, that nothing of a folder or the environment gets into them.
-    if first_line(sys.executable, "-I", "-c", "import kerneltui; print(kerneltui.__name__)"):
+    found = first_line(sys.executable, "-I", "-c", "import kerneltui; print(kerneltui.__file__)")
+    ours = kerneltui.__file__
+    if found and ours and Path(found).resolve() == Path(ours).resolve():
         return Finding("python", OK, text)
-    text += ", which is found by PYTHONPATH or the current folder only"
-    remedy = f"its processes start without these: {sys.executable} -m pip install -e FOLDER"
-    return Finding("python", MISSING, text, remedy)
+    where = f"its processes would take that of {found}" if found else "its processes do not find it"
+    remedy = f"{sys.executable} -m pip install -e FOLDER, without PYTHONPATH"
+    return Finding(
+        "python", MISSING, f"{text} by PYTHONPATH or the current folder; {where}", remedy
+    )
 
 
 def _cores() -> Finding:

@@ -42,6 +42,10 @@ RED = {
     "asking for capture": ("P04", "cudaStreamIsCapturing(stream, &status);"),
     "asking for the graph": ("P04", "cuStreamGetCaptureInfo_v2(s, &status, 0, &g, 0, 0);"),
     "before the gate": ("P04", "cudaStreamUpdateCaptureDependencies(s, 0, 0, 1);"),
+    "beside a kernel": (
+        "P04",
+        "attribute.id = cudaLaunchAttributeLaunchCompletionEvent;",
+    ),
     "asking torch": ("P04", "x = is_current_stream_capturing();"),
     "other lines": ("P02", '#line 1 "cuda.h"\nint a;'),
     "marker": ("P02", '# 1 "cuda.h"\nint a;'),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,11 +37,20 @@ def test_the_locks_of_the_site_are_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert found.state == MISSING and "no absolute path" in found.remedy
 
 
-def test_a_package_that_only_the_environment_finds_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_processes_find_the_same_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """They start without PYTHONPATH and the current folder."""
+    asked: list[tuple[str, ...]] = []
+    answer = str(Path(doctor.__file__).parents[1] / "__init__.py")
+
+    def first_line(*command: str) -> str | None:
+        asked.append(command)
+        return answer
+
+    monkeypatch.setattr(doctor, "first_line", first_line)
     assert doctor._python().state == OK
-    # The interpreter that the environment was made of does not have it.
-    monkeypatch.setattr(sys, "executable", os.path.realpath(sys.executable))
-    monkeypatch.setenv("PYTHONPATH", str(Path(doctor.__file__).parents[2]))
+    assert "-I" in asked[0]
+    answer = str(tmp_path / "kerneltui" / "__init__.py")
     found = doctor._python()
-    assert found.state == MISSING and "PYTHONPATH" in found.text
-    assert "pip install -e" in found.remedy
+    assert found.state == MISSING and answer in found.text and "pip install -e" in found.remedy
+    monkeypatch.setattr(doctor, "first_line", lambda *_: None)
+    assert "do not find it" in doctor._python().text

@@ -11,51 +11,72 @@
  *   joined       every node that is there at mark i is before mark i, or in it
  *   in order     every node of part i is behind all of mark i - 1: those that have no predecessor in their part
  *                have all of that mark as predecessors
+ *
+ * An edge can begin before its first node has ended: when all blocks of a kernel have begun (its launch is complete),
+ * or when they say so (programmatic launches). The first kind is none here. The second is, between the kernels of
+ * one stream, since the later kernel waits by itself (lint L31); but no call may end so.
  */
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace {
 
 using Nodes = std::vector<cudaGraphNode_t>;
 
-/* The names of these functions are those of CUDA 13; before 12.3 there was no data of edges. */
-cudaError_t capture_now(cudaStream_t stream, cudaStreamCaptureStatus *status, unsigned long long *id,
-                        cudaGraph_t *graph, const cudaGraphNode_t **nodes, size_t *count) {
-#if CUDART_VERSION >= 13000
-    const cudaGraphEdgeData *edges = nullptr;
-    return cudaStreamGetCaptureInfo(stream, status, id, graph, nodes, &edges, count);
-#elif CUDART_VERSION >= 12030
-    const cudaGraphEdgeData *edges = nullptr;
-    return cudaStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, &edges, count);
+#if CUDART_VERSION >= 12030
+using EdgeData = cudaGraphEdgeData;
 #else
+struct EdgeData { /* edges have none */
+    unsigned char from_port;
+};
+#endif
+constexpr unsigned kLaunchPort = 2; /* cudaGraphKernelNodePortLaunchCompletion */
+
+struct Edges {
+    Nodes from, to;
+    std::vector<EdgeData> data;
+
+    void resize(size_t count) {
+        from.resize(count);
+        to.resize(count);
+        data.resize(count);
+    }
+};
+
+/* The names of these functions are those of CUDA 13. */
+cudaError_t capture_now(cudaStream_t stream, cudaStreamCaptureStatus *status, unsigned long long *id,
+                        cudaGraph_t *graph, const cudaGraphNode_t **nodes, const EdgeData **edges, size_t *count) {
+#if CUDART_VERSION >= 13000
+    return cudaStreamGetCaptureInfo(stream, status, id, graph, nodes, edges, count);
+#elif CUDART_VERSION >= 12030
+    return cudaStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, edges, count);
+#else
+    *edges = nullptr;
     return cudaStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, count);
 #endif
 }
 
-/* All edges; data is asked for, or edges that have some are refused. */
-cudaError_t edges_of(cudaGraph_t graph, Nodes &from, Nodes &to) {
+cudaError_t edges_of(cudaGraph_t graph, Edges &edges) {
     size_t count = 0;
 #if CUDART_VERSION >= 13000
     cudaError_t e = cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count);
-    std::vector<cudaGraphEdgeData> data(count);
-    from.resize(count);
-    to.resize(count);
-    if (e == cudaSuccess && count) e = cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &count);
+    edges.resize(count);
+    if (e == cudaSuccess && count)
+        e = cudaGraphGetEdges(graph, edges.from.data(), edges.to.data(), edges.data.data(), &count);
 #elif CUDART_VERSION >= 12030
     cudaError_t e = cudaGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &count);
-    std::vector<cudaGraphEdgeData> data(count);
-    from.resize(count);
-    to.resize(count);
-    if (e == cudaSuccess && count) e = cudaGraphGetEdges_v2(graph, from.data(), to.data(), data.data(), &count);
+    edges.resize(count);
+    if (e == cudaSuccess && count)
+        e = cudaGraphGetEdges_v2(graph, edges.from.data(), edges.to.data(), edges.data.data(), &count);
 #else
     cudaError_t e = cudaGraphGetEdges(graph, nullptr, nullptr, &count);
-    from.resize(count);
-    to.resize(count);
-    if (e == cudaSuccess && count) e = cudaGraphGetEdges(graph, from.data(), to.data(), &count);
+    edges.resize(count);
+    if (e == cudaSuccess && count) e = cudaGraphGetEdges(graph, edges.from.data(), edges.to.data(), &count);
 #endif
     return e;
 }
@@ -63,18 +84,26 @@ cudaError_t edges_of(cudaGraph_t graph, Nodes &from, Nodes &to) {
 /* The predecessors of all nodes; nodes are numbers from here on. */
 class Before {
 public:
-    Before(Nodes nodes, const Nodes &from, const Nodes &to)
-        : nodes_(std::move(nodes)), begin_(nodes_.size() + 1), before_(from.size()) {
+    Before(Nodes nodes, const Edges &edges) : nodes_(std::move(nodes)), begin_(nodes_.size() + 1) {
         std::sort(nodes_.begin(), nodes_.end());
-        for (const cudaGraphNode_t node : to) ++begin_[number(node) + 1];
+        std::vector<std::pair<size_t, size_t>> pairs; /* a node, and one before it, which may have several edges */
+        for (size_t i = 0; i < edges.to.size(); ++i)
+            if (edges.data[i].from_port != kLaunchPort)
+                pairs.emplace_back(number(edges.to[i]), number(edges.from[i]));
+        std::sort(pairs.begin(), pairs.end());
+        pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+        for (const auto &[node, other] : pairs) {
+            ++begin_[node + 1];
+            before_.push_back(other);
+        }
         for (size_t i = 0; i < nodes_.size(); ++i) begin_[i + 1] += begin_[i];
-        std::vector<size_t> next(begin_.begin(), begin_.end() - 1);
-        for (size_t i = 0; i < to.size(); ++i) before_[next[number(to[i])]++] = number(from[i]);
     }
 
     size_t size() const { return nodes_.size(); }
     size_t number(cudaGraphNode_t node) const {
-        return size_t(std::lower_bound(nodes_.begin(), nodes_.end(), node) - nodes_.begin());
+        const auto place = std::lower_bound(nodes_.begin(), nodes_.end(), node);
+        if (place == nodes_.end() || *place != node) throw std::out_of_range("a node that its graph does not have");
+        return size_t(place - nodes_.begin());
     }
     const size_t *begin(size_t node) const { return before_.data() + begin_[node]; }
     const size_t *end(size_t node) const { return before_.data() + begin_[node + 1]; }
@@ -94,8 +123,9 @@ public:
         unsigned long long id = 0;
         cudaGraph_t graph = nullptr;
         const cudaGraphNode_t *frontier = nullptr;
+        const EdgeData *edges = nullptr;
         size_t count = 0, nodes = 0;
-        cudaError_t e = capture_now(stream_, &status, &id, &graph, &frontier, &count);
+        cudaError_t e = capture_now(stream_, &status, &id, &graph, &frontier, &edges, &count);
         if (e != cudaSuccess) return e;
         if (status == cudaStreamCaptureStatusInvalidated) return cudaSuccess; /* told when the capture ends */
         if (status == cudaStreamCaptureStatusNone || (!marks_.empty() && id != id_)) {
@@ -103,24 +133,27 @@ public:
             return cudaSuccess;
         }
         id_ = id;
+        bool ended = true; /* what comes next waits for the end of all of the frontier */
+        for (size_t i = 0; edges && i < count; ++i) ended = ended && edges[i].from_port == 0;
+        Nodes last(frontier, frontier + count);
         e = cudaGraphGetNodes(graph, nullptr, &nodes);
-        if (e == cudaSuccess) marks_.push_back({Nodes(frontier, frontier + count), nodes});
+        if (e == cudaSuccess) marks_.push_back({std::move(last), nodes, ended});
         return e;
     }
 
+    /* Whether the capture was ended, or another begun, before it was the harness's turn. */
+    bool left() const { return left_; }
+
     /* Looks at the finished graph; writes what is wrong with it into `text`, or nothing. */
     cudaError_t check(cudaGraph_t graph, char *text, size_t room) const {
-        if (left_) {
-            std::snprintf(text, room, "run ends the capture of its stream, or begins one of its own");
-            return cudaSuccess;
-        }
-        Nodes nodes, from, to;
+        Nodes nodes;
+        Edges edges;
         size_t count = 0;
         cudaError_t e = cudaGraphGetNodes(graph, nullptr, &count);
         nodes.resize(count);
         if (e == cudaSuccess) e = cudaGraphGetNodes(graph, nodes.data(), &count);
-        if (e == cudaSuccess) e = edges_of(graph, from, to);
-        if (e == cudaSuccess) look(Before(std::move(nodes), from, to), text, room);
+        if (e == cudaSuccess) e = edges_of(graph, edges);
+        if (e == cudaSuccess) look(Before(std::move(nodes), edges), text, room);
         return e;
     }
 
@@ -128,6 +161,7 @@ private:
     struct Mark {
         Nodes frontier;
         size_t nodes;
+        bool ended;
     };
 
     void look(const Before &before, char *text, size_t room) const {
@@ -153,6 +187,11 @@ private:
                 open.insert(open.end(), before.begin(node), before.end(node));
             }
             found += own.size();
+            if (!marks_[i].ended) {
+                std::snprintf(text, room, "call %zu of a graph returns with a stream that does not wait for the end of "
+                              "its work", i);
+                return;
+            }
             if (found != marks_[i].nodes) {
                 std::snprintf(text, room, "call %zu of a graph leaves work on a stream that is not joined when run "
                               "returns", i);
@@ -168,6 +207,7 @@ private:
             for (const size_t node : own)
                 for (const size_t *at = before.begin(node); at != before.end(node); ++at) followed[*at] = 1;
         }
+        if (found != before.size()) std::snprintf(text, room, "a graph has work that no call of it has captured");
     }
 
     /* Whether a node has a predecessor of its own part, or all `count` ends of the part before. */

@@ -150,6 +150,8 @@ _CAPTURE_CONTROL = ForbiddenFeature(
         "cudaEventRecordExternal",  # these are errors in one of the two cases
         "cudaEventWaitExternal",
         "CU_EVENT_*_EXTERNAL",
+        "cudaLaunchAttributeLaunchCompletionEvent",  # who waits for it runs beside the kernel, not behind it
+        "CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT",
         "cudaLaunchAttributeDeviceUpdatableKernelNode",
         "CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE",
         "is_current_stream_capturing",

@@ -463,8 +463,11 @@ static int enqueue_calls(ht_sample *s, ht_failure *failure, CaptureOrder *order 
         slot.begun.store(s->epoch + i + 1, std::memory_order_relaxed);
         const int result =
             guarded([&] { return s->run(s->state, set, s->epoch + i, stream); }, &s->code, failure);
-        cudaError_t e = cudaGetLastError();
-        if (order && result == HT_DONE && e == cudaSuccess) e = order->mark();
+        const cudaError_t e = cudaGetLastError();
+        if (order && result == HT_DONE && e == cudaSuccess) {
+            const cudaError_t marked = order->mark();
+            if (marked != cudaSuccess) return cuda_failure(marked, "a capture", failure, &s->code);
+        }
         if (result != HT_DONE || e != cudaSuccess) {
             s->failed_call = i;
             if (e != cudaSuccess) return cuda_failure(e, "kerneltui_run left an error", failure, &s->code);
@@ -525,6 +528,7 @@ static int capture_sample(ht_sample *s, cudaGraphExec_t *made, ht_failure *failu
     cudaStream_t stream = s->device->stream;
     cudaGraph_t graph = nullptr;
     int result = HT_DONE;
+    char wrong[256] = "";
     CaptureOrder order(stream);
     cudaError_t e = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
     if (e == cudaSuccess) {
@@ -533,19 +537,21 @@ static int capture_sample(ht_sample *s, cudaGraphExec_t *made, ht_failure *failu
         if (e == cudaSuccess) result = enqueue_calls(s, failure, &order);
         if (e == cudaSuccess && result == HT_DONE) e = order.mark();
         const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
-        if (e == cudaSuccess) e = ended;
+        if (e == cudaSuccess && !order.left()) e = ended;
     }
-    if (result == HT_DONE && e == cudaSuccess) {
-        char wrong[256] = "";
+    if (result == HT_DONE && order.left())
+        std::snprintf(wrong, sizeof wrong, "run ends the capture of its stream, or begins one of its own");
+    else if (result == HT_DONE && e == cudaSuccess)
         e = order.check(graph, wrong, sizeof wrong);
-        if (e == cudaSuccess && *wrong) {
-            ht_fail(failure, wrong);
-            result = HT_OUT_OF_ORDER;
-        }
+    if (*wrong) {
+        failure->set = 0; /* what the kernel says of itself comes after this */
+        ht_fail(failure, wrong);
+        result = HT_OUT_OF_ORDER;
     }
     if (result == HT_DONE && e == cudaSuccess) e = cudaGraphInstantiate(made, graph, 0);
     if (result == HT_DONE && e == cudaSuccess) e = cudaGraphUpload(*made, stream);
-    if (result == HT_DONE && e == cudaSuccess) e = cudaStreamSynchronize(stream);
+    /* Of the whole device: what was launched outside of the capture must not wait for the calls in it. */
+    if (result == HT_DONE && e == cudaSuccess) e = cudaDeviceSynchronize();
     if (graph) cudaGraphDestroy(graph);
     if (e == cudaSuccess) return result;
     (void)cudaGetLastError();
@@ -636,7 +642,13 @@ static int run_sample(ht_sample *s, ht_failure *failure) {
 }
 
 int ht_take_sample(ht_sample *s, ht_failure *failure) {
-    const int result = run_sample(s, failure);
+    int result;
+    try {
+        result = run_sample(s, failure);
+    } catch (const std::exception &error) { /* of looking at a graph; the rank ends */
+        ht_fail(failure, error.what());
+        return HT_THREW;
+    }
     if (result != HT_DONE || !s->verifying) return result;
     /* When all ranks are done, nobody stores any more: the outputs must be what they were when everything
      * on the stream had run. */

@@ -1,4 +1,4 @@
-/* Prints what a kernel file of gemm chooses for shapes: gemm_rule M,N,K ... One line per shape: the tile, the
+/* Prints what a kernel file of gemm chooses for shapes: gemm_rule SMS M,N,K ... One line per shape: the tile, the
  * CTAs of a cluster and the clusters that share out K, the CTAs that share B; then the CTAs, the bytes of
  * shared memory and of scratch, and of wide tiles the whole ones, the shared ones, and the parts of each. The
  * file is named by -DKERNEL. */
@@ -7,7 +7,9 @@
 #include <cstdio>
 
 int main(int count, char **shapes) {
-    for (int i = 1; i < count; ++i) {
+    int sms = 0;
+    if (count < 2 || std::sscanf(shapes[1], "%d", &sms) != 1) return 2;
+    for (int i = 2; i < count; ++i) {
         long long m, n, k;
         if (std::sscanf(shapes[i], "%lld,%lld,%lld", &m, &n, &k) != 3) return 2;
         State s{};
@@ -16,7 +18,7 @@ int main(int count, char **shapes) {
         s.m = m;
         s.n = n;
         s.k = k;
-        s.sms = 132;
+        s.sms = sms;
         s.choice = choose(m, n, k, s.sms, nullptr, 0);
         s.kind = kind_of(s.choice.tile);
         size_grid(s);
