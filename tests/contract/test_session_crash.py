@@ -251,17 +251,20 @@ def test_stale_leavings_are_swept_by_the_holder_of_the_lock_only(crashed: tuple[
 
 def test_the_lock_lasts_as_long_as_a_writing_child(crashed: tuple[Path, list[str]]):
     path, _ = crashed
-    holder = subprocess.Popen(
-        ["sleep", "0.3"], pass_fds=[lock := os.open(path / ".git" / "kerneltui.lock", os.O_RDWR)]
-    )
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    os.pwrite(lock, b"%d\n" % holder.pid, 0)
-    os.close(lock)
-    with pytest.raises(SessionLocked) as caught:
-        Session.open(path, writable=True)
-    assert caught.value.pid == holder.pid
     lock = os.open(path / ".git" / "kerneltui.lock", os.O_RDWR)
-    os.pwrite(lock, b"999999999\n", 0)  # a dead engine, whose child still writes
-    os.close(lock)
-    Session.open(path, writable=True).close()
-    assert holder.wait() == 0
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[lock]) as holder:
+        assert holder.stdin
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.pwrite(lock, b"%d\n" % holder.pid, 0)
+        os.close(lock)
+        with pytest.raises(SessionLocked) as caught:
+            Session.open(path, writable=True)
+        assert caught.value.pid == holder.pid
+        lock = os.open(path / ".git" / "kerneltui.lock", os.O_RDWR)
+        os.pwrite(lock, b"999999999\n", 0)  # a dead engine, whose child still writes
+        os.close(lock)
+        ends = threading.Timer(0.3, holder.stdin.close)
+        ends.start()
+        Session.open(path, writable=True).close()
+        ends.join()
+        assert holder.wait() == 0
