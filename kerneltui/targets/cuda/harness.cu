@@ -466,7 +466,8 @@ static int enqueue_calls(ht_sample *s, ht_failure *failure, CaptureOrder *order 
         const cudaError_t e = cudaGetLastError();
         if (order && result == HT_DONE && e == cudaSuccess) {
             const cudaError_t marked = order->mark();
-            if (marked != cudaSuccess) return cuda_failure(marked, "a capture", failure, &s->code);
+            if (marked != cudaSuccess)
+                return cuda_failure(marked, "the capture of the calls cannot be looked at", failure, &s->code);
         }
         if (result != HT_DONE || e != cudaSuccess) {
             s->failed_call = i;
@@ -645,9 +646,12 @@ int ht_take_sample(ht_sample *s, ht_failure *failure) {
     int result;
     try {
         result = run_sample(s, failure);
-    } catch (const std::exception &error) { /* of looking at a graph; the rank ends */
-        ht_fail(failure, error.what());
-        return HT_THREW;
+    } catch (const std::exception &error) { /* not the kernel's: those are caught where it is called */
+        char text[256];
+        std::snprintf(text, sizeof text, "the graph of the calls cannot be looked at: %s", error.what());
+        failure->set = 0;
+        ht_fail(failure, text);
+        return HT_OUT_OF_ORDER;
     }
     if (result != HT_DONE || !s->verifying) return result;
     /* When all ranks are done, nobody stores any more: the outputs must be what they were when everything
