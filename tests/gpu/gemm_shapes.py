@@ -26,10 +26,10 @@ TIME_SHAPES: list[Shape] = [
     *((2048, 12288, 4096), (4096, 4096, 4096), (16384, 16384, 64), (12288, 12288, 1024)),
     *((128, 16384, 12288), (8192, 8192, 8192), (16384, 16384, 4096), (16384, 16384, 16384)),
 ]
-_WIDTHS = "64x64 128x64 64x128 128x128 128x192 192x64 192x128 64x192 128x256"
+_TILE_SIZES = "64x64 128x64 64x128 128x128 128x192 192x64 192x128 64x192 128x256"
 TILES = {
     number: (int(rows), int(columns))
-    for number, (rows, _, columns) in enumerate((s.partition("x") for s in _WIDTHS.split()), 2)
+    for number, (rows, _, columns) in enumerate((s.partition("x") for s in _TILE_SIZES.split()), 2)
 }
 """Rows and columns of the split tiles of gemm_sm90.cu."""
 FLOPS, BYTES = 790e12, 4.3e12

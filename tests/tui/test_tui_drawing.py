@@ -97,6 +97,14 @@ def test_noise_is_that_of_single_shapes_and_a_verdict_is_of_all(
     assert f"noise   verdicts need {STATE.delta:.1%}  shapes {text}" in lines
 
 
+def test_large_noise_fits_the_panel_of_120_columns() -> None:
+    one = next(iter(STATE.calibrations.values()))
+    parts = {str(value): replace(one, noise=value) for value in (0.045, 0.18)}
+    state = replace(STATE, calibrations=parts, delta=0.12)
+    lines = [plain(line).strip() for line in machine_lines(state, 44, 9)]
+    assert "noise   verdicts need 12%  shapes ±4.5-18%" in lines
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(14, "00:14"), (860, "14m 20s"), (7500, "2h 05m"), (273_600, "3d 04h"), (-5, "00:00")],

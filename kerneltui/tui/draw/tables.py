@@ -302,13 +302,18 @@ def _budget_text(state: State) -> str:
     return f"{counted(attempted, 'candidate')} so far, {most}"
 
 
-def _noise_of_shapes(state: State) -> str:
-    """How wide the intervals of single shapes are; that of all together is narrower than the widest."""
-    noise = sorted(part.noise * 100 for part in state.calibrations.values())
+def _noise_text(state: State) -> str:
+    """What a verdict needs, and the noise of single shapes: of all together it is less than of the widest."""
+
+    def percent(share: float) -> str:
+        return f"{share:.1%}" if share < 0.0995 else f"{share:.0%}"
+
+    text = f"verdicts need {percent(state.delta)}"
+    noise = sorted(part.noise for part in state.calibrations.values())
     if not noise:
-        return ""
-    low, high = (f"{part:.1f}" if part < 9.95 else f"{part:.0f}" for part in (noise[0], noise[-1]))
-    return f"  shapes ±{low}%" if low == high else f"  shapes ±{low}-{high}%"
+        return text
+    low, high = percent(noise[0]), percent(noise[-1])
+    return f"{text}  shapes ±{high if low == high else f'{low[:-1]}-{high}'}"
 
 
 def machine_lines(state: State, width: int, height: int) -> Sequence[Line]:
@@ -333,7 +338,7 @@ def machine_lines(state: State, width: int, height: int) -> Sequence[Line]:
     if tools:
         add("tools", " · ".join(tools))
     if state.delta:
-        add("noise", f"verdicts need {state.delta:.1%}{_noise_of_shapes(state)}")
+        add("noise", _noise_text(state))
     add("budget", _budget_text(state))
     if "sandbox" in environment:
         add("sandbox", environment["sandbox"])
