@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,10 +59,16 @@ def test_a_sample_has_a_time_for_every_call_of_every_rank(target: CpuTarget) -> 
 
 
 def test_delays_move_the_start_of_one_rank(target: CpuTarget) -> None:
+    apart_ns: list[int] = []
     with open_ready(target, kernel()) as group:
-        sample = group.run(0, 0, delays_ns=[0, 5_000_000])
-        assert sample.ranks[1].start_ns - sample.ranks[0].start_ns > 3_000_000
-        assert sample.ranks[0].end_ns > sample.ranks[1].start_ns  # it waited for its peer
+        for epoch in range(20):
+            begin = time.monotonic_ns()
+            first, second = group.run(0, epoch, delays_ns=[0, 5_000_000]).ranks
+            assert second.start_ns - begin > 5_000_000
+            assert first.end_ns > second.start_ns  # it waited for its peer
+            apart_ns.append(second.start_ns - first.start_ns)
+    # The system can keep the first one waiting behind the gate, too, but not each time.
+    assert max(apart_ns) > 3_000_000
 
 
 def test_a_second_shape_in_the_same_processes(target: CpuTarget) -> None:
