@@ -13,7 +13,7 @@ from kerneltui.evaluation.bench_plan import BenchPlan, gaps
 from kerneltui.evaluation.bench_result import Mode, ModeTimes, ratios
 from kerneltui.evaluation.bench_times import gpu_note, served
 from kerneltui.evaluation.gpu_use import Watch, no_readings
-from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.lane import LATE, MASKED, Lane
 from kerneltui.evaluation.lane_times import Served
 from kerneltui.evaluation.rounds import Burst
 from kerneltui.evaluation.stand import Stand
@@ -116,10 +116,13 @@ class Timed:
         """Rounds with a cold cache until the intervals are narrow, then some with a warm one."""
         plan = self._plan
         sitting: set[str] = set()
+        masked_at = secrets.randbelow(plan.least_rounds)
         for number in range(plan.rounds):
             self._stand.checkpoint()
             active = [track for track in self._tracks if track.name not in sitting]
             self._round(Mode.OFFLINE, active, number, checked=number == 0)
+            if number == masked_at:
+                self._check_masked()
             if not self._tracks:
                 return
             if number + 1 >= plan.least_rounds:
@@ -187,6 +190,14 @@ class Timed:
         for track in [*self._tracks]:
             with self._guard(track), self._stand.machine():
                 self._sample(track.lane, self.calls, check=True, late=True)
+
+    def _check_masked(self) -> None:
+        """One sample of every kernel in which nobody can work before its turn."""
+        for track in [*self._tracks]:
+            calls = min(self._one_by_one, track.lane.sets)
+            if not track.baseline and track.lane.can_mask(calls):
+                with self._guard(track), self._stand.machine():
+                    self._sample(track.lane, calls, check=True, masked=True, graph=False)
 
     def _short(self) -> bool:
         """Whether calls are timed as graphs: all lanes, or none."""
@@ -293,6 +304,7 @@ class Timed:
         warm: bool = False,
         evict: bool = False,
         graph: bool | None = None,
+        masked: bool = False,
     ) -> Sample:
         late = late and check and lane.enqueues
         sets = [0] if warm else lane.next_sets(calls)
@@ -304,13 +316,14 @@ class Timed:
             evict=evict and self._gpu,
             warm=warm,
             graph=self.graph if graph is None else graph,
+            masked=masked,
         )
         if late and not sample.held:
             return self._sample(lane, calls, check=True)
         if check:
             report = lane.check([secrets.choice(fresh)])
             if not report.passed:
-                raise WrongOutput(lane, report, late)
+                raise WrongOutput(lane, report, MASKED if masked else LATE if late else "")
         return sample
 
     def _fill(self, lane: Lane, calls: int) -> None:

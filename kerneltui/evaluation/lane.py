@@ -25,9 +25,13 @@ from kerneltui.targets.port import Group
 from kerneltui.targets.sample import Sample
 from kerneltui.targets.windows import GroupLayout, TensorSpec
 
-__all__ = ["Lane", "MemoryGroup", "set_bytes"]
+__all__ = ["LATE", "MASKED", "Lane", "MemoryGroup", "set_bytes"]
 
 _FIRST_EPOCHS = 1 << 20
+LATE = "; its inputs were written after its calls were enqueued and before they began"
+"""Ends the reason why an output is wrong in a sample with a late fill."""
+MASKED = "; the inputs of each call were right only when the caller's stream was done with the call before"
+"""Ends the reason why an output of a masked sample is wrong."""
 SERVE_S = 10.0
 """Beside the pauses, for calls after pauses; and for whatever else a baseline is asked."""
 
@@ -52,6 +56,11 @@ class MemoryGroup(Group, Protocol):
     @property
     def enqueues(self) -> bool:
         """Whether calls are enqueued first and begin only when a gate opens."""
+        ...
+
+    @property
+    def masks_inputs(self) -> bool:
+        """Whether the inputs of a call can be kept wrong until it is its turn."""
         ...
 
     @property
@@ -196,6 +205,10 @@ class Lane:
         """Whether inputs can be written when calls are enqueued and have not begun."""
         return self.group.enqueues and not self.group.facts.get("wants_fills")
 
+    def can_mask(self, calls: int) -> bool:
+        """Whether the inputs of so many calls can be kept wrong until it is their turn."""
+        return self.group.masks_inputs and calls <= self.sets
+
     def sample(
         self,
         calls: int,
@@ -206,6 +219,7 @@ class Lane:
         evict: bool = False,
         warm: bool = False,
         graph: bool = False,
+        masked: bool = False,
     ) -> Sample:
         """Back-to-back calls on the next buffer sets, timed or for verification.
 
@@ -218,6 +232,9 @@ class Lane:
             evict: Whether a GPU's second-level cache is emptied first.
             warm: Whether all calls use buffer set 0, which stays in the cache if it fits.
             graph: Whether they are enqueued as one CUDA graph; the kernel must say that it can be.
+            masked: Whether the inputs of each call are wrong until the stream of the caller is done with the
+                call before: who begins before its turn works on wrong ones. Ask `can_mask` before; its time
+                means nothing.
         """
         if warm:
             self._next_set = 0
@@ -226,6 +243,8 @@ class Lane:
             how["sets"] = 1
         if graph:
             how["graph"] = True
+        if masked:
+            how["masked"] = True
         return self._go(calls, delays_ns, verifying=verifying, late_fill=late_fill, how=how)
 
     def serve(self, gaps_ns: Sequence[int], *, evict: bool) -> Served:

@@ -366,7 +366,7 @@ class Evaluator:
         if isinstance(error, LaneFailure):
             fault = fault_of(error.error, trial.stage)
         else:
-            fault = mismatch(trial.stage, error.report)
+            fault = mismatch(trial.stage, error.report, error.how)
         if isinstance(fault, Interrupted):
             raise fault
         if trial.owns(error.lane) and isinstance(fault, KernelFault):

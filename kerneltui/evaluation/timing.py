@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from kerneltui.evaluation.gpu_use import Readings, Watch, no_readings
-from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.lane import LATE, MASKED, Lane
 from kerneltui.evaluation.rounds import Burst, ShapeRounds
 from kerneltui.evaluation.values import Report
 from kerneltui.targets.errors import RankFailure
@@ -125,13 +125,13 @@ class LaneFailure(Exception):
 
 
 class WrongOutput(Exception):
-    """A timed call left a wrong output behind."""
+    """A timed call left a wrong output behind; `how` says what was special of its sample, if anything was."""
 
-    def __init__(self, lane: Lane, report: Report, late: bool = False) -> None:
-        late_text = "; its inputs were written after its calls were enqueued and before they began"
-        super().__init__(report.reason + (late_text if late else ""))
+    def __init__(self, lane: Lane, report: Report, how: str = "") -> None:
+        super().__init__(report.reason + how)
         self.lane = lane
         self.report = report
+        self.how = how
 
 
 class Timer:
@@ -252,6 +252,7 @@ class Timer:
         reference: Lane | None,
         *,
         warm: bool = False,
+        masked: bool = False,
         step: Callable[[int], None] = lambda done: None,
     ) -> None:
         """Adds `count` rounds. One of the candidate's bursts, and at times another's, is verified.
@@ -263,13 +264,15 @@ class Timer:
             incumbent: Whom it is compared with.
             reference: The best baseline, which takes part in some rounds.
             warm: Whether candidate and incumbent have run just before, so that nothing is discarded.
+            masked: Whether the candidate makes a further sample, between two rounds or behind them, which is
+                not kept and in which nobody can work before its turn. The kernel cannot know which.
             step: Told how many rounds there are, after each.
 
         Raises:
             WrongOutput: The judge found something.
             LaneFailure: A group failed.
         """
-        inspected = secrets.randbelow(count)
+        inspected, masked_at = secrets.randbelow(count), secrets.randbelow(count) if masked else -1
         trusted = secrets.randbelow(4 * count)  # incumbent and reference are looked at now and then
         ran = [candidate, incumbent] if warm else []
         for index in range(count):
@@ -296,6 +299,9 @@ class Timer:
             rounds.candidate.append(bursts[0])
             rounds.incumbent.append(bursts[1])
             rounds.reference.append(bursts[2] if len(bursts) > 2 else None)
+            if index == masked_at and candidate.can_mask(rounds.calls):
+                self._masked(candidate, rounds.calls)
+                rounds.checked += 1
             step(len(rounds.candidate))
 
     def _sample(
@@ -312,10 +318,21 @@ class Timer:
         if late and not sample.held:  # it waits for the device in `run`: nothing could be held back
             return self._sample(lane, calls, check, graph, may_be_late=False)
         if check:
-            self._look(lane, sets, late)
+            self._look(lane, sets, LATE if late else "")
         return sample
 
-    def _look(self, lane: Lane, sets: Sequence[int], late: bool) -> None:
+    def _masked(self, lane: Lane, calls: int) -> None:
+        """A sample that is only for the judge, in which nobody can work before its turn."""
+        sets = lane.next_sets(calls)
+        with self._machine():
+            lane.fill(sets)
+            try:
+                lane.sample(calls, masked=True)
+            except RankFailure as error:
+                raise LaneFailure(lane, error) from error
+        self._look(lane, sets, MASKED)
+
+    def _look(self, lane: Lane, sets: Sequence[int], how: str) -> None:
         report = lane.check([secrets.choice(sets)])
         if not report.passed:
-            raise WrongOutput(lane, report, late)
+            raise WrongOutput(lane, report, how)

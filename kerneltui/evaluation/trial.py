@@ -327,7 +327,7 @@ class Trial:
             lane.setup(yard.shape, yard.sets)
             other.setup(yard.shape, yard.sets)
             rounds = yard.rounds(lane, other)
-            self._stand.timer.rounds(rounds, count, lane, other, None)
+            self._stand.timer.rounds(rounds, count, lane, other, None, masked=True)
             groups[name].append(rounds)
             lane.teardown()
             other.teardown()

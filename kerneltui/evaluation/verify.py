@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from kerneltui.evaluation.guards import causality_broken, left_running, producers
-from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.lane import MASKED, Lane
 from kerneltui.evaluation.outcome import EvaluationError, KernelFault, fault_of
 from kerneltui.evaluation.values import FaultKind, Report, ValueClass
 from kerneltui.model.measurement import FailureKind, Stage
@@ -35,6 +35,8 @@ class VerifyPlan:
         repeats: Further calls on one input, with outputs poisoned in between.
         back_to_back: Calls without a barrier in between, on a set each.
         all_sets: Whether all of these are compared, or one that the kernel cannot know.
+        masked: Whether calls in a row follow whose inputs are wrong until the call before has ended, where
+            the target can do that.
         late_ranks: Whether each rank in turn begins that much later than the others.
         most_delay_ns: Ranks start up to so much apart.
     """
@@ -45,6 +47,7 @@ class VerifyPlan:
     repeats: int = 3
     back_to_back: int = 3
     all_sets: bool = True
+    masked: bool = True
     late_ranks: bool = True
     most_delay_ns: int = 5_000_000
 
@@ -56,7 +59,9 @@ class VerifyPlan:
             return cls(repeats=repeats)
         if work <= 1 << 28:
             return cls(classes=(ValueClass.NATURAL, ValueClass.EXACT), repeats=1, late_ranks=False)
-        return cls(classes=(), edit=False, repeats=0, all_sets=False, late_ranks=False)
+        return cls(
+            classes=(), edit=False, repeats=0, all_sets=False, masked=False, late_ranks=False
+        )
 
 
 @dataclass
@@ -153,6 +158,9 @@ class _Verification:
         if self._plan.back_to_back:
             self._checkpoint()
             self._in_a_row(self._plan.back_to_back)
+        if self._plan.masked and self._lane.can_mask(self._plan.back_to_back):
+            self._checkpoint()
+            self._in_a_row(self._plan.back_to_back, masked=True)
 
     def _fresh_call(self, values: ValueClass) -> None:
         sets = self._lane.next_sets(1)
@@ -201,14 +209,14 @@ class _Verification:
             if self._tally.conflicts > max(_MOST_CONFLICTS, self._tally.calls // 10):
                 raise KernelFault(Stage.VERIFY, FailureKind.TAMPERING, seen.clock_conflict)
 
-    def _in_a_row(self, calls: int) -> None:
+    def _in_a_row(self, calls: int, *, masked: bool = False) -> None:
         sets = self._lane.next_sets(calls)
         self._lane.fill(sets, ValueClass.NATURAL, Poison.NAN)
-        seen = self._lane.sample(calls, self._delays(), verifying=True)
+        seen = self._lane.sample(calls, self._delays(), verifying=True, masked=masked)
         self._tally.calls += calls
         self._tally.classes.add(ValueClass.NATURAL)
         chosen = sets if self._plan.all_sets else [secrets.choice(sets)]
-        self._require(self._lane.check(chosen), seen)
+        self._require(self._lane.check(chosen), seen, MASKED if masked else "")
 
     def _call(self) -> Sample:
         seen = self._lane.run(self._delays() if secrets.randbelow(2) else ())
@@ -222,15 +230,15 @@ class _Verification:
         most = self._plan.most_delay_ns
         return [secrets.randbelow(most + 1) for _ in range(self._lane.group.ranks)]
 
-    def _require(self, report: Report, seen: Sample) -> None:
+    def _require(self, report: Report, seen: Sample, how: str = "") -> None:
         self._tally.error = max(self._tally.error, report.error)
         if not report.passed:
-            raise mismatch(Stage.VERIFY, report)
+            raise mismatch(Stage.VERIFY, report, how)
         self._look_at(seen)
 
 
-def mismatch(stage: Stage, report: Report) -> EvaluationError:
-    """Turns what the judge found into the fault of a kernel."""
+def mismatch(stage: Stage, report: Report, how: str = "") -> EvaluationError:
+    """Turns what the judge found into the fault of a kernel; `how` ends its reason."""
     kind = _KINDS.get(report.faults[0].kind, FailureKind.MISMATCH)
     text = "\n".join(fault.text for fault in report.faults)
-    return KernelFault(stage, kind, report.reason, text)
+    return KernelFault(stage, kind, report.reason + how, text)

@@ -12,7 +12,7 @@ __all__ = [
     "CudaSampleArguments",
     "CudaVendorSelf",
     "Device",
-    "Outputs",
+    "Place",
 ]
 
 SIDE_STREAMS = 16
@@ -56,8 +56,8 @@ class CudaVendorSelf(ctypes.Structure):
     )
 
 
-class Outputs(ctypes.Structure):
-    """ht_outputs of the harness."""
+class Place(ctypes.Structure):
+    """ht_place of the harness."""
 
     _fields_ = (("bytes", _pointer), ("count", _u64))
 
@@ -74,6 +74,9 @@ class CudaSampleArguments(SampleArguments):
         ("patience_ns", _u64),
         ("hold", _u64),
         ("graph", _u64),
+        ("inputs", _pointer),
+        ("input_count", _u32),
+        ("masked", _u32),
         ("gate_ns", _u64),
         ("go_ns", _u64),
         ("enqueue_ns", _u64),

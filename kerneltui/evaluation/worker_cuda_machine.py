@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from kerneltui.evaluation.worker_cuda_abi import (
     SIDE_STREAMS,
     CudaSampleArguments,
     Device,
-    Outputs,
+    Place,
 )
 from kerneltui.evaluation.worker_cuda_baselines import CUDA_BASELINES, CudaProblem
 from kerneltui.evaluation.worker_cuda_launches import read_launches
@@ -305,7 +306,7 @@ class CudaMachine:
         layout, memory = call.layout, self._memory
         assert memory is not None
         gates = (_pointer * self._ranks)(*(s + layout.gate_offset for s in memory.signals))
-        outputs = self._outputs(memory)
+        inputs, outputs = self._places(memory)
         made = CudaSampleArguments(
             run=call.run,
             state=call.state,
@@ -328,8 +329,11 @@ class CudaMachine:
             patience_ns=_LESS_PATIENCE_NS if self._unheld else _PATIENCE_NS,
             hold=_OPEN_FIRST if request.get("open_first") else int(bool(request.get("hold"))),
             graph=int(bool(request.get("graph"))),
+            inputs=ctypes.addressof(inputs),
+            input_count=len(inputs) // layout.sets,
+            masked=int(bool(request.get("masked"))),
         )
-        made.keep = (gates, outputs)  # the structure holds their addresses alone
+        made.keep = (gates, inputs, outputs)  # the structure holds their addresses alone
         return made
 
     def special(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -379,12 +383,18 @@ class CudaMachine:
                 FailureKind.OUT_OF_MEMORY,
             )
 
-    def _outputs(self, memory: RankMemory) -> ctypes.Array[Outputs]:
-        """The outputs of this rank, as many for each buffer set."""
-        found = [
-            Outputs(memory.address(tensor), tensor.nbytes)
-            for row in memory.layout.ranks[self._rank].sets
-            for tensor in row
-            if tensor.role is not Role.INPUT
-        ]
-        return (Outputs * max(1, len(found)))(*found)
+    def _places(self, memory: RankMemory) -> tuple[ctypes.Array[Place], ctypes.Array[Place]]:
+        """The inputs that this rank alone reads, and its outputs, as many for each buffer set."""
+        inputs: list[Place] = []
+        outputs: list[Place] = []
+        for tensor in chain.from_iterable(memory.layout.ranks[self._rank].sets):
+            place = Place(memory.address(tensor), tensor.nbytes)
+            if tensor.role is not Role.INPUT:
+                outputs.append(place)
+            elif not tensor.symmetric:
+                inputs.append(place)
+        return _array_of(inputs), _array_of(outputs)
+
+
+def _array_of(places: list[Place]) -> ctypes.Array[Place]:
+    return (Place * len(places))(*places)

@@ -153,6 +153,11 @@ class RankGroup(Generic[Memory]):
         """Whether calls are enqueued first and begin only when a gate opens."""
         return self._sampling.enqueues
 
+    @property
+    def masks_inputs(self) -> bool:
+        """Whether the inputs of a call can be kept wrong until it is its turn."""
+        return self._traits.masks_inputs
+
     def offer(self, layout: GroupLayout) -> list[int]:
         """Has each rank make its own symmetric file of a layout, for the next `setup`.
 
@@ -251,7 +256,8 @@ class RankGroup(Generic[Memory]):
             limit_s: Instead of the group's limit for a sample.
             between: Done while all calls are enqueued and none has begun; only of a group that `enqueues`.
             how: Further parts of the request: `evict` empties a GPU's second-level cache first, `sets` is
-                how many buffer sets calls rotate over, from set 0 on.
+                how many buffer sets calls rotate over, from set 0 on, `masked` keeps the inputs of each
+                call wrong until the call before has ended, where the group `masks_inputs`.
 
         Raises:
             RankFailure: If a rank fails or hangs.

@@ -31,6 +31,7 @@ class GroupTraits(Generic[Memory]):
         connects_late: Whether host collectives are connected only when a kernel asks for them.
         limits_addresses: Whether the address space of a rank is limited.
         enqueues: Whether calls are enqueued first and begin only when a gate opens.
+        masks_inputs: Whether `how` of a sample can say `masked`: see `RankGroup.sample`.
         clock_slack_ns: How far the clocks of two ranks may lie apart.
         windows: Builds the library that makes NCCL windows, when a kernel asks for them; None where
             there are none.
@@ -45,6 +46,7 @@ class GroupTraits(Generic[Memory]):
     connects_late: bool = False
     limits_addresses: bool = True
     enqueues: bool = False
+    masks_inputs: bool = False
     clock_slack_ns: int = 0
     ticks_slack_ns: int = 50_000
     ticks_late: bool = False

@@ -16,7 +16,7 @@ from kerneltui.evaluation.worker_cuda_abi import (
     CudaSampleArguments,
     CudaVendorSelf,
     Device,
-    Outputs,
+    Place,
 )
 from kerneltui.evaluation.worker_cuda_nccl import NcclFace
 from kerneltui.evaluation.worker_cuda_product import ProductState
@@ -28,7 +28,7 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "ht_device": Device,
     "ht_vendor": CudaVendorSelf,
     "ht_nccl": NcclFace,
-    "ht_outputs": Outputs,
+    "ht_place": Place,
     "ht_sample": CudaSampleArguments,
     "ht_failure": abi.Failure,
     "ht_product": ProductState,

@@ -1,4 +1,7 @@
-"""Short calls as one graph for each sample, on a GPU: right, made once each, refused with a reason."""
+"""Short calls as one graph for each sample, on a GPU: right, made once each, refused with a reason.
+
+And calls out of turn, one by one.
+"""
 
 from __future__ import annotations
 
@@ -73,6 +76,20 @@ JOINED_LATE = f"""
         if (call == {CALLS - 1}) cudaStreamWaitEvent(stream, event, 0);
     }}
 """
+# All calls of a sample but the first wait for nothing but its first one; each output is right.
+STREAM = "cudaStream_t stream = static_cast<cudaStream_t>(opaque_stream);"
+AHEAD = f"""
+    {STREAM}
+    const cudaStream_t callers = stream;
+    static int calls = -1; const int call = calls++ % {SETS};
+    {EVENT.format("first")} {EVENT.format("event")}
+    if (call == 0) cudaEventRecord(first, stream);
+    if (call > 0) {{
+        stream = static_cast<cudaStream_t>(s.ctx->side_streams[call % 2]);
+        cudaStreamWaitEvent(stream, first, 0);
+    }}
+"""
+BACK = "if (stream != callers) { cudaEventRecord(event, stream); cudaStreamWaitEvent(callers, event, 0); }"
 STREAMS = ("out->graph_safe = 1;", "out->graph_safe = 1; out->side_streams = 2;")
 NOTHING = ("}  // namespace\n", "__global__ void nothing() {}\n}  // namespace\n")
 
@@ -106,6 +123,13 @@ def open_kernel(stand: Stand, file: str, *changes: tuple[str, str]) -> Lane:
     return set_up(
         stand, stand.open_kernel(GroupRole.CANDIDATE, build, kernel.runtime, 1, Stage.BENCHMARK)
     )
+
+
+def skip_if_for_others(stand: Stand, file: str) -> None:
+    """Skips a test of a kernel that this GPU cannot run."""
+    assert isinstance(stand.target, CudaTarget)
+    if "sm90" in file and stand.target.arch != "sm_90a":
+        pytest.skip(f"it is for sm_90a, this GPU is {stand.target.arch}")
 
 
 def set_up(stand: Stand, lane: Lane) -> Lane:
@@ -142,9 +166,7 @@ def test_every_vendor_baseline_can_be_captured(stand: Stand, lanes: list[Lane], 
 
 @pytest.mark.parametrize("file", ["gemm_sm80.cu", "gemm_sm90.cu", "triton_gemm.py"])
 def test_kernels_of_the_library_can_be_captured(stand: Stand, lanes: list[Lane], file: str) -> None:
-    assert isinstance(stand.target, CudaTarget)
-    if "sm90" in file and stand.target.arch != "sm_90a":
-        pytest.skip(f"it is for sm_90a, this GPU is {stand.target.arch}")
+    skip_if_for_others(stand, file)
     lane = open_kernel(stand, file)
     lanes.append(lane)
     assert lane.graph_safe
@@ -197,3 +219,41 @@ def test_who_does_not_say_that_it_can_be_captured_is_not(stand: Stand, lanes: li
     lane = open_kernel(stand, "gemm_sm80.cu", ("out->graph_safe = 1;", ""))
     lanes.append(lane)
     assert not lane.graph_safe
+
+
+def run_once(lane: Lane, *, masked: bool) -> bool:
+    """Whether calls one by one on all sets, each once, leave right outputs in each."""
+    assert lane.can_mask(SETS)
+    sets = lane.next_sets(SETS)
+    lane.fill(sets)
+    assert lane.sample(SETS, masked=masked).held
+    return lane.check(sets).passed
+
+
+@pytest.mark.parametrize("file", ["gemm_sm80.cu", "gemm_sm90.cu", "triton_gemm.py"])
+def test_who_waits_for_its_turn_is_right_with_masked_inputs(
+    stand: Stand, lanes: list[Lane], file: str
+) -> None:
+    skip_if_for_others(stand, file)
+    lane = open_kernel(stand, file)
+    lanes.append(lane)
+    assert [run_once(lane, masked=masked) for masked in (False, True, True, False)] == [True] * 4
+
+
+def test_who_works_ahead_on_a_stream_of_its_own_is_wrong_with_masked_inputs(
+    stand: Stand, lanes: list[Lane]
+) -> None:
+    changes = ((f"const {STREAM}", AHEAD), (LAUNCH_FAILED, BACK + LAUNCH_FAILED))
+    lane = open_kernel(stand, "gemm_sm80.cu", *changes, STREAMS)
+    lanes.append(lane)
+    assert run_once(lane, masked=False), "nothing else shows it"
+    assert not run_once(lane, masked=True)
+
+
+def test_a_programmatic_launch_without_a_wait_is_wrong_with_masked_inputs(
+    stand: Stand, lanes: list[Lane]
+) -> None:
+    skip_if_for_others(stand, "gemm_sm90.cu")
+    lane = open_kernel(stand, "gemm_sm90.cu", ("griddepcontrol.wait;", ""))
+    lanes.append(lane)
+    assert not run_once(lane, masked=True)

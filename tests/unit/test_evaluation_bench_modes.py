@@ -14,7 +14,7 @@ from evaluation_fakes import sample
 from kerneltui.evaluation.bench_modes import Timed, Track
 from kerneltui.evaluation.bench_plan import BenchPlan
 from kerneltui.evaluation.bench_result import Mode
-from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.lane import MASKED, Lane
 from kerneltui.evaluation.lane_times import Served, Sustained
 from kerneltui.evaluation.stand import Stand
 from kerneltui.evaluation.timing import GPU_PROTOCOL, TimingProtocol
@@ -37,6 +37,7 @@ class FakeLane:
         self.choices = choices
         self.sets = 4
         self.enqueues = False
+        self.masks = self.hasty = False
         self.graph_safe = True
         self.broken_after: int | None = None
         self.wrong = False
@@ -55,12 +56,16 @@ class FakeLane:
         self.filled = [*sets]
         self.ever_filled |= set(sets)
 
+    def can_mask(self, calls: int) -> bool:
+        return calls <= self.sets and self.masks
+
     def choose(self, index: int) -> None:
         self.call_ns = self.choices[index]
 
     def check(self, sets: Sequence[int]) -> Report:
         assert set(sets) <= set(self.filled)
-        faults = (Fault(FaultKind.VALUE, 0, 0, "C[0] is wrong"),) if self.wrong else ()
+        wrong = self.wrong or (self.hasty and self.samples[-1].get("masked"))
+        faults = (Fault(FaultKind.VALUE, 0, 0, "C[0] is wrong"),) if wrong else ()
         return Report(faults=faults, error=0.0, library_share=0.0, digests=())
 
     def sample(self, calls: int, **how: Any) -> Any:
@@ -149,6 +154,24 @@ def test_short_calls_are_timed_as_graphs_and_one_by_one_beside_it():
     samples = 1 + 2 * GPU_PROTOCOL.kept
     assert len(eager) == samples and all(how["evict"] for how in eager[1:])
     assert len(fake.samples) - len(eager) == 1 + 4 * GPU_PROTOCOL.kept + samples
+
+
+@pytest.mark.parametrize("hasty", [False, True])
+def test_a_kernel_makes_one_sample_whose_inputs_are_right_only_in_turn(hasty: bool):
+    fake, other = FakeLane(3_000.0), FakeLane(3_000.0)
+    fake.masks = other.masks = True
+    fake.hasty = other.hasty = hasty
+    one = track("kernel", fake, baseline=False)
+    run, failed = timed(BenchPlan((), rounds=4), one, track("a", other), protocol=GPU_PROTOCOL)
+    run.settle()
+    run.offline()
+    masked = [how for how in fake.samples if how["masked"]]
+    assert len(masked) == 1 and not masked[0]["graph"] and masked[0]["calls"] == fake.sets
+    assert not any(how["masked"] for how in other.samples), "baselines are trusted"
+    if hasty:
+        assert failed == {"kernel": f"C[0] is wrong{MASKED}"}
+    else:
+        assert not failed and Mode.EAGER in one.times
 
 
 def test_a_graph_has_more_calls_than_a_gate_holds_back_one_by_one():

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 from evaluation_fakes import MS, sample
 
-from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.lane import MASKED, Lane
 from kerneltui.evaluation.outcome import Interrupted
 from kerneltui.evaluation.rounds import ShapeRounds
 from kerneltui.evaluation.timing import (
@@ -40,6 +40,9 @@ class FakeLane:
         self.graph_safe = True
         self.called = False
         self.graphs: list[bool] = []
+        self.masks = False
+        self.masked: list[bool] = []
+        self.hasty = False
         self._next = 0
 
     def next_sets(self, calls: int) -> list[int]:
@@ -48,9 +51,15 @@ class FakeLane:
     def fill(self, sets: Sequence[int]) -> None:
         self.filled = list(sets)
 
-    def sample(self, calls: int, *, late_fill: bool = False, graph: bool = False) -> Sample:
+    def can_mask(self, calls: int) -> bool:
+        return calls <= self.sets and self.masks
+
+    def sample(
+        self, calls: int, *, late_fill: bool = False, graph: bool = False, masked: bool = False
+    ) -> Sample:
         if self.dead:
             raise RankFailure(FailureKind.CRASH, 0, "rank 0 crashed")
+        self.masked.append(masked)
         self.graphs.append(graph)
         self.called = self.called or not graph
         self.late.append(late_fill)
@@ -67,7 +76,8 @@ class FakeLane:
     def check(self, sets: Sequence[int]) -> Report:
         self.checked += sets
         fault = Fault(FaultKind.VALUE, 0, sets[0], "C[0, 0] on rank 0 is wrong")
-        return Report((fault,) if self.wrong else (), 0.0, 0.0, ())
+        wrong = self.wrong or (self.hasty and self.masked[-1])
+        return Report((fault,) if wrong else (), 0.0, 0.0, ())
 
 
 def lanes(log: list[str]) -> tuple[FakeLane, FakeLane, FakeLane]:
@@ -133,11 +143,11 @@ def test_what_slows_the_machine_for_a_while_cancels_in_pairs() -> None:
     log: list[str] = []
 
     class Slowed(FakeLane):
-        def sample(self, calls: int, *, late_fill: bool = False, graph: bool = False) -> Sample:
+        def sample(self, calls: int, **how: bool) -> Sample:
             own = self.time_ms
             self.time_ms = own * (1.6 if len(log) % 20 < 7 else 1.0)
             try:
-                return super().sample(calls, late_fill=late_fill, graph=graph)
+                return super().sample(calls, **how)
             finally:
                 self.time_ms = own
 
@@ -171,6 +181,41 @@ def test_who_worked_before_the_inputs_came_is_told_so() -> None:
     candidate.enqueues = candidate.wrong = True
     with pytest.raises(WrongOutput, match="written after its calls were enqueued"):
         timer().rounds(ShapeRounds("s", 1), 11, as_lane(candidate), as_lane(incumbent), None)
+
+
+def test_one_sample_beside_the_timed_ones_has_inputs_that_are_right_only_in_turn() -> None:
+    places: set[int] = set()
+    for _ in range(60):
+        candidate, incumbent, _ = lanes([])
+        candidate.masks = incumbent.masks = True
+        found = ShapeRounds("s", 2, graph=True)
+        timer().rounds(found, 4, as_lane(candidate), as_lane(incumbent), None, masked=True)
+        assert [candidate.masked.count(True), incumbent.masked.count(True)] == [1, 0]
+        place = candidate.masked.index(True)
+        assert not candidate.graphs[place]
+        assert [len(burst.samples_ns) for burst in found.candidate] == [1] * 4
+        assert found.checked >= 2
+        places.add(place)
+    assert len(places) == 4, "the kernel cannot know which"
+
+
+def test_who_works_before_its_turn_is_told_so() -> None:
+    candidate, incumbent, _ = lanes([])
+    candidate.masks = candidate.hasty = True
+    with pytest.raises(WrongOutput, match="only when the caller's stream was done with") as caught:
+        timer().rounds(
+            ShapeRounds("s", 1), 4, as_lane(candidate), as_lane(incumbent), None, masked=True
+        )
+    assert caught.value.how == MASKED
+
+
+def test_more_calls_than_sets_are_not_masked() -> None:
+    candidate, incumbent, _ = lanes([])
+    candidate.masks, candidate.sets = True, 1
+    timer().rounds(
+        ShapeRounds("s", 2), 4, as_lane(candidate), as_lane(incumbent), None, masked=True
+    )
+    assert not any(candidate.masked)
 
 
 def test_one_timed_sample_of_the_candidate_is_verified() -> None:

@@ -25,6 +25,7 @@ constexpr uint32_t kMostRanks = 64;
 constexpr uint32_t kMostStamps = 1024;
 constexpr uint64_t kLookNs = 500000;         /* between two looks whether the device has failed */
 constexpr uint64_t kSideDelayNs = 1000000;   /* by which work on side streams is held back on trial */
+constexpr uint64_t kHeadStartNs = 20000;      /* of a kernel that is launched early, before its inputs are right */
 constexpr size_t kWorkspaceBytes = 32u << 20; /* what cuBLAS recommends for Hopper */
 constexpr int kHandles = 8;
 constexpr uint64_t kAwakeNs = 10000000;      /* links that are not used sleep after 50 ms (H200) */
@@ -175,6 +176,23 @@ __global__ void add_digest(const unsigned char *bytes, uint64_t count, unsigned 
     atomicAdd(sum, static_cast<unsigned long long>(mine));
 }
 
+/* Turns bytes into others, and back the second time. A kernel behind it that may be launched early is, and has
+ * `head_start_ns` to read what it should have waited for. */
+__global__ void flip(unsigned char *bytes, uint64_t count, uint64_t head_start_ns) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    const uint64_t begin = timer();
+    while (timer() - begin < head_start_ns) {
+    }
+#endif
+    const uint64_t words = count / 8, step = uint64_t(gridDim.x) * blockDim.x;
+    uint64_t *to = reinterpret_cast<uint64_t *>(bytes);
+    for (uint64_t i = uint64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < words; i += step)
+        to[i] ^= 0x5555555555555555ull;
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        for (uint64_t i = words * 8; i < count; ++i) bytes[i] ^= 0x55;
+}
+
 __global__ void give_digest(unsigned long long *sum, volatile uint64_t *place) {
     *place = *sum;
     *sum = 0;
@@ -202,8 +220,9 @@ constexpr int kNcclUint8 = 1, kNcclInt32 = 2, kNcclSum = 0;               /* ncc
 
 extern "C" {
 
-struct ht_outputs {
-    const unsigned char *bytes;
+/* Where a tensor of this rank lies. */
+struct ht_place {
+    unsigned char *bytes;
     uint64_t count;
 };
 
@@ -273,12 +292,15 @@ struct ht_sample {
     /* further in */
     ht_device *device;
     uint64_t *const *gates;    /* where each rank's lines of the gate lie */
-    const ht_outputs *outputs; /* `output_count` for every buffer set */
+    const ht_place *outputs; /* `output_count` for every buffer set */
     uint32_t output_count;
     uint32_t verifying; /* 1: not held back, the end of each call, and whether outputs are settled */
     uint64_t patience_ns;
     uint64_t hold; /* 1: the engine's word is waited for once everything is enqueued; 2: kOpenFirst */
     uint64_t graph; /* 1: everything is enqueued as one graph */
+    const ht_place *inputs; /* `input_count` for every buffer set */
+    uint32_t input_count;
+    uint32_t masked; /* 1: inputs are right only from the end of the call before; see mask_inputs */
     /* further out */
     uint64_t gate_ns;
     uint64_t go_ns; /* by the host: the gate cannot have opened before */
@@ -317,6 +339,7 @@ int ht_open_device(int index, ht_device *device, ht_failure *failure, int32_t *c
     mark<<<1, 1, 0, device->own>>>(&device->board->done, 0);
     add_digest<<<1, 32, 0, device->own>>>(nullptr, 0, device->sum);
     give_digest<<<1, 1, 0, device->own>>>(device->sum, &device->board->early);
+    flip<<<1, 32, 0, device->own>>>(nullptr, 0, 0);
     cudaFuncAttributes attributes;
     e = cudaFuncGetAttributes(&attributes, open_gate);
     if (e == cudaSuccess) e = cudaDeviceSynchronize();
@@ -424,7 +447,7 @@ static void enqueue_digest(const ht_sample *s, cudaStream_t stream, volatile uin
     for (uint64_t i = 0; i < used; ++i) {
         const uint64_t set = (s->first_set + i) % s->sets;
         for (uint32_t o = 0; o < s->output_count; ++o) {
-            const ht_outputs &output = s->outputs[set * s->output_count + o];
+            const ht_place &output = s->outputs[set * s->output_count + o];
             if (output.count) add_digest<<<264, 512, 0, stream>>>(output.bytes, output.count, s->device->sum);
         }
     }
@@ -454,12 +477,24 @@ static int wait_for(ht_sample *s, volatile uint64_t *place, uint64_t value, ht_f
     return HT_DONE;
 }
 
+/* Masks the inputs of a buffer set, or takes the mask off. Behind the gate those of all calls are masked; a call's are
+ * right again only when the caller's stream is done with the call before. Who works before its turn, on a stream of its
+ * own or because nothing waits in a programmatic launch, works on wrong ones. */
+static void mask_inputs(const ht_sample *s, uint64_t set, uint64_t head_start_ns) {
+    for (uint32_t i = 0; s->masked && i < s->input_count; ++i) {
+        const ht_place &input = s->inputs[set * s->input_count + i];
+        if (input.count) flip<<<264, 512, 0, s->device->stream>>>(input.bytes, input.count, head_start_ns);
+    }
+}
+
 /* Calls run for all calls of the sample, and has the times noted behind it. `order` is of a capture. */
 static int enqueue_calls(ht_sample *s, ht_failure *failure, CaptureOrder *order = nullptr) {
     Slot &slot = static_cast<Slot *>(s->control)[s->rank];
     cudaStream_t stream = s->device->stream;
     uint32_t set = s->first_set;
+    for (uint64_t i = 0; i < s->calls; ++i) mask_inputs(s, (s->first_set + i) % s->sets, 0);
     for (uint64_t i = 0; i < s->calls; ++i) {
+        mask_inputs(s, set, kHeadStartNs);
         slot.begun.store(s->epoch + i + 1, std::memory_order_relaxed);
         const int result =
             guarded([&] { return s->run(s->state, set, s->epoch + i, stream); }, &s->code, failure);
@@ -486,7 +521,7 @@ static int prepare(ht_sample *s, ht_failure *failure) {
     if (e != cudaSuccess) return cuda_failure(e, "the device was broken before", failure, &s->code);
     Board *board = s->device->board;
     s->end_count = s->verifying ? s->calls : 1;
-    if (s->end_count > kMostStamps || s->ranks > kMostRanks) {
+    if (s->end_count > kMostStamps || s->ranks > kMostRanks || (s->masked && s->calls > s->sets)) {
         ht_fail(failure, "more calls or ranks than the harness has room for");
         s->code = 1;
         return HT_RETURNED;

@@ -135,6 +135,7 @@ class CudaTarget:
             connects_late=True,
             limits_addresses=False,
             enqueues=True,
+            masks_inputs=True,
             clock_slack_ns=_CLOCK_SLACK_NS,
             ticks_slack_ns=_TICKS_SLACK_NS,
             ticks_late=True,
@@ -295,7 +296,8 @@ class CudaTarget:
         if found is None:
             with self.lock.burst(), self.open_group(GroupRole.BASELINE, ranks) as group:
                 found = best_of(ranks, group.measure(dtype))
-            write_ceilings(stored, found)
+            if trouble := write_ceilings(stored, found):
+                self.notices.say(trouble)
         return found
 
     def __enter__(self) -> Self:
