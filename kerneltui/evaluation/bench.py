@@ -12,6 +12,8 @@ from kerneltui.evaluation.bench_modes import Timed, Track
 from kerneltui.evaluation.bench_plan import BenchPlan
 from kerneltui.evaluation.bench_result import LaneResult, Mode, ShapeResult
 from kerneltui.evaluation.calibration import BASELINE_PLAN, open_baseline
+from kerneltui.evaluation.floors import believed_floor
+from kerneltui.evaluation.judge_client import JudgeFailure
 from kerneltui.evaluation.lane import Lane, set_bytes
 from kerneltui.evaluation.outcome import EvaluationError, Interrupted
 from kerneltui.evaluation.stand import Stand
@@ -20,7 +22,7 @@ from kerneltui.model.kernel import Kernel
 from kerneltui.model.limit import Ceilings, bound
 from kerneltui.model.measurement import Stage
 from kerneltui.model.workload import Shape, TargetSpec
-from kerneltui.targets.errors import RankFailure
+from kerneltui.targets.errors import MemoryFailure, RankFailure
 from kerneltui.targets.port import GroupRole
 
 __all__ = ["SideBySide"]
@@ -78,6 +80,8 @@ class SideBySide:
     def run(self, plan: BenchPlan, found: Callable[[ShapeResult], None]) -> tuple[ShapeResult, ...]:
         """Measures shape by shape; a lane that fails on one has a result that says why.
 
+        So has a shape for which the judge has no room: it is left out, and the next ones are measured.
+
         Args:
             plan: What is measured.
             found: Told of every shape when it is done.
@@ -89,21 +93,45 @@ class SideBySide:
         results: list[ShapeResult] = []
         begin = time.monotonic()
         try:
+            self._measure_ceilings(plan)
             for number, shape in enumerate(plan.shapes):
                 spent = time.monotonic() - begin
-                if plan.budget_s is not None and spent > plan.budget_s:
+                # One shape at least: ceilings may have taken all of a short time.
+                if results and plan.budget_s is not None and spent > plan.budget_s:
                     self._say(f"the time is up: {len(plan.shapes) - number} shapes are left out")
                     break
                 self._say(f"{number + 1} of {len(plan.shapes)}: {shape.name}")
                 with self._stand.devices():
-                    result = self._shape(shape, plan)
+                    result = self._shape_or_reason(shape, plan)
                     results.append(result)
                     found(result)
         finally:
-            for lane in self._lanes.open.values():
-                self._stand.release(lane)
-            self._lanes.open = {}
+            self._release_all()
         return tuple(results)
+
+    def _measure_ceilings(self, plan: BenchPlan) -> None:
+        """Before the first shape: what fails here then costs no times."""
+        for ranks in sorted({shape.ranks for shape in plan.shapes}):
+            with self._stand.devices():
+                self._ceilings(ranks)
+
+    def _shape_or_reason(self, shape: Shape, plan: BenchPlan) -> ShapeResult:
+        """The result of a shape, or why it has none: without room the judge fails again each time."""
+        try:
+            return self._shape(shape, plan)
+        except (MemoryFailure, JudgeFailure) as error:
+            if isinstance(error, JudgeFailure) and not error.no_room:
+                raise
+            reason = " ".join(str(error).split())
+        self._say(f"{shape.name} is left out: {reason}")
+        self._release_all()  # nobody knows how far each of them was
+        self._stand.ready()  # another judge, if that one did not outlive it
+        return replace(self._outcome(shape, self._sets(shape), 0, []), left_out=reason)
+
+    def _release_all(self) -> None:
+        for lane in self._lanes.open.values():
+            self._stand.release(lane)
+        self._lanes.open = {}
 
     def _shape(self, shape: Shape, plan: BenchPlan) -> ShapeResult:
         begin = time.monotonic()
@@ -145,13 +173,12 @@ class SideBySide:
         nbytes = set_bytes(workload, shape)
         order = [*self._spec.baselines, *self._kernels]
         cache_bytes = int(getattr(self._stand.target, "cache_bytes", 0))
-        return ShapeResult(
+        result = ShapeResult(
             shape=shape.name,
             dimensions=dict(shape.dimensions),
             flops=workload.limit.flops.number(shape.values) * shape.ranks,
             bound_ns=least.time_ns,
             bound_kind=str(least.kind),
-            floor_ns=least.floor_ns,
             library_factor=self._stand.protocol.library_factor,
             sets=sets,
             set_bytes=nbytes,
@@ -162,6 +189,7 @@ class SideBySide:
             least_delta=self._stand.protocol.least_delta,
             multiprocessors=int(getattr(self._stand.target, "multiprocessors", 0)) * shape.ranks,
         )
+        return replace(result, floor_ns=believed_floor(least.floor_ns, result.fastest_ns))
 
     def _sets(self, shape: Shape) -> int:
         """So many that they are several times the cache together, as far as that goes."""

@@ -61,9 +61,9 @@ class BenchPlan:
     budget_s: float | None = None
 
     def to_record(self) -> dict[str, Any]:
-        """For the record of the run."""
-        plain = asdict(self)
-        return {**plain, "shapes": len(self.shapes), "sustained": sorted(self.sustained)}
+        """For the record of the run; shapes by their names, in order."""
+        names = [shape.name for shape in self.shapes]
+        return {**asdict(self), "shapes": names, "sustained": sorted(self.sustained)}
 
     def per_chunk(self, call_ns: float) -> int:
         """Single calls of a lane in one part: an even number, of both kinds the same."""

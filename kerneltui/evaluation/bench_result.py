@@ -20,6 +20,9 @@ LEAST_SAMPLES = 3
 HOST_BOUND = 0.9
 """Share of the time of calls without a pause."""
 
+UNHELD = 0.5
+"""Share of the parts of calls after pauses, whose median is the time."""
+
 
 class Mode(StrEnum):
     """How calls follow each other."""
@@ -46,7 +49,8 @@ class ModeTimes:
 
     Attributes:
         rounds: What was kept, round by round; the same places of two lanes were neighbours in time.
-        more: Beside them: launch and latency of the server mode, clocks, power.
+        more: Beside them: launch and latency of the server mode, clocks, power, and in which share of the
+            parts of the server mode calls could not be held back (`unheld`).
     """
 
     rounds: tuple[tuple[float, ...], ...]
@@ -54,8 +58,13 @@ class ModeTimes:
 
     @property
     def host_bound(self) -> bool:
-        """Whether the host enqueued calls all the time, so that the device had to wait for it."""
-        return float(self.more.get("enqueueing", 0.0)) > HOST_BOUND
+        """Whether the device had to wait for the host, so that the times say something of the launch.
+
+        Without a pause: the host enqueued calls all the time. After pauses: calls wait for the device
+        themselves, so nothing could hold them back until they were enqueued.
+        """
+        enqueueing = float(self.more.get("enqueueing", 0.0))
+        return enqueueing > HOST_BOUND or float(self.more.get("unheld", 0.0)) >= UNHELD
 
     @property
     def time_ns(self) -> float:
@@ -140,6 +149,7 @@ class ShapeResult:
         multiprocessors: SMs of all ranks' GPUs; 0 without any.
         floor_ns: Time below which no honest kernel can be.
         library_factor: Nor can one be faster than the best library by more than this, most likely.
+        left_out: Why nothing was measured, if so: a later run may try again.
     """
 
     shape: str
@@ -159,6 +169,7 @@ class ShapeResult:
     floor_ns: int = 0
     library_factor: float = 1e9
     graph: bool = False
+    left_out: str = ""
 
     @classmethod
     def from_record(cls, row: Mapping[str, Any]) -> ShapeResult:
@@ -185,6 +196,7 @@ class ShapeResult:
             floor_ns=int(row["floor_ns"]),
             library_factor=float(row["library_factor"]),
             graph=bool(row.get("graph", False)),
+            left_out=str(row.get("left_out") or ""),
         )
 
     def lane(self, name: str) -> LaneResult:
@@ -199,6 +211,13 @@ class ShapeResult:
             if lane.baseline and mode in lane.modes and not (plain and lane.favoured)
         ]
         return min(fit, key=lambda lane: lane.modes[mode].time_ns, default=None)
+
+    @property
+    def fastest_ns(self) -> float | None:
+        """The shortest sample of any baseline in any mode, per call; None where none has times."""
+        modes = [times for lane in self.lanes if lane.baseline for times in lane.modes.values()]
+        samples = (value for times in modes for row in times.rounds for value in row)
+        return min(samples, default=None)
 
     def interval(self, lane: LaneResult, mode: Mode, *, plain: bool = False) -> Interval | None:
         """The log-ratio of a lane to the reference, from the rounds in which both took part.
@@ -260,6 +279,7 @@ class ShapeResult:
             "cold": self.cold,
             "calls": self.calls,
             "graph": self.graph,
+            "left_out": self.left_out or None,
             "seconds": round(self.seconds, 3),
             "spent": dict(self.spent),
             "references": {str(mode): self._references(mode) for mode in modes},
@@ -283,6 +303,8 @@ class ShapeResult:
         doubt = self.doubt(lane, mode)
         if doubt:
             row["doubt"] = doubt
+        if lane.modes[mode].host_bound:
+            row["host_bound"] = True
         for key, plain in (("", False), ("plain_", True)):
             interval = self.interval(lane, mode, plain=plain)
             if interval is not None:

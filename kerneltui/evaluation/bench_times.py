@@ -31,6 +31,9 @@ def served(parts: Sequence[Served], *, evicted: bool) -> ModeTimes:
                 "p99": round(percentile(values, 0.99)),
                 "least": min(values),
             }
+    unheld = sum(part.unheld for part in parts)
+    if unheld:
+        more["unheld"] = round(unheld / len(parts), 4)
     return ModeTimes(tuple((float(median(part.device_ns)),) for part in parts), more)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import KernelFault
 from kerneltui.evaluation.rounds import ShapeRounds
-from kerneltui.evaluation.timing import STREAM_NS, Timer
+from kerneltui.evaluation.timing import STREAM_NS, Timer, TimingProtocol
 from kerneltui.model.measurement import (
     FailureKind,
     Measurement,
@@ -57,7 +57,7 @@ class Yardstick:
         incumbent: The incumbent's lane, set up.
         reference: The lane of the best verified baseline, set up.
         reference_name: Its name.
-        call_ns: Time of one call of the first incumbent, about.
+        call_ns: Time of one call of the incumbent, about; what follows from it: `fit`.
         calls: Calls in a sample.
         kept: Samples of a lane in a round.
         sets: Buffer sets.
@@ -73,15 +73,24 @@ class Yardstick:
     incumbent: Lane
     reference: Lane
     reference_name: str
-    calls: int
-    sets: int
     bound_ns: int
     floor_ns: int
+    calls: int = 1
+    sets: int = 1
     call_ns: float = 0.0
     kept: int = 0
     short: bool = False
     noise: float = 0.0
     reference_ratios: dict[bool, list[float]] = field(default_factory=dict[bool, list[float]])
+
+    def fit(self, protocol: TimingProtocol, call_ns: float, set_bytes: int) -> None:
+        """Sets what a sample is, for an incumbent whose call takes so long; lanes may need other sets."""
+        calls = max(1, math.ceil(protocol.sample_ns / call_ns))
+        self.sets = protocol.rotation(set_bytes, calls)
+        self.calls = min(calls, self.sets)
+        self.kept = protocol.samples(self.calls, call_ns)
+        self.short = protocol.in_graph(call_ns, self.shape.ranks)
+        self.call_ns = call_ns
 
     def rounds(self, candidate: Lane, incumbent: Lane | None = None) -> ShapeRounds:
         """Empty rounds for a candidate's lane and the incumbent's, set up for the shape."""
@@ -142,7 +151,8 @@ class Benchmark:
     def screen(self, lane: Lane) -> None:
         """Takes the first rounds on the shape that the lane is set up for.
 
-        One, and the others up to the early look unless the shapes so far show it SLOWER already.
+        One, another one where it would be abandoned, and the others up to the early look unless the
+        shapes so far show it SLOWER already.
 
         Raises:
             KernelFault: The candidate is too slow to be worth a benchmark.
@@ -153,10 +163,10 @@ class Benchmark:
         self._step(Stage.SCREEN, name, len(self.rounds) + 1, len(self._yardsticks))
         self._take(lane, name, 1)
         rounds = self.rounds[name]
-        # By the best of the pairs, so that a noisy moment alone abandons nobody.
-        mean = geometric_mean([math.exp(min(part.log_ratios)) for part in self.rounds.values()])
-        enough = len(self.rounds) >= min(2, len(self._yardsticks))
-        if mean > protocol.abandon and (enough or mean > protocol.abandon**2):
+        if self._hopeless() > 0:
+            # A neighbour may have struck all pairs so far: only who is to be abandoned is asked again.
+            self._take(lane, name, 1, warm=True)
+        if (mean := self._hopeless()) > 0:
             raise KernelFault(
                 Stage.SCREEN,
                 FailureKind.TOO_SLOW,
@@ -165,7 +175,15 @@ class Benchmark:
                 f"{name}); abandoned above {protocol.abandon:g}",
             )
         if judge_interval(self._early(), self._delta) is not Verdict.SLOWER:
-            self._take(lane, name, protocol.early_look - 1, warm=True)
+            self._take(lane, name, protocol.early_look - len(rounds.candidate), warm=True)
+
+    def _hopeless(self) -> float:
+        """How many times the incumbent's time a candidate to be abandoned takes at least; 0 for others."""
+        # By the best of the pairs, so that a noisy moment alone abandons nobody.
+        mean = geometric_mean([math.exp(min(part.log_ratios)) for part in self.rounds.values()])
+        limit = self._timer.protocol.abandon
+        enough = len(self.rounds) >= min(2, len(self._yardsticks))
+        return mean if mean > limit and (enough or mean > limit**2) else 0.0
 
     def settled(self) -> bool:
         """Whether the few rounds so far settle it: SLOWER, or UNCLEAR and no way to FASTER.

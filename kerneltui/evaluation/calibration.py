@@ -12,6 +12,7 @@ from statistics import median
 
 from kerneltui.evaluation.baseline_kernels import baseline_kernel
 from kerneltui.evaluation.benchmark import Yardstick
+from kerneltui.evaluation.floors import believed_floor
 from kerneltui.evaluation.lane import Lane, set_bytes
 from kerneltui.evaluation.outcome import (
     CalibrationResult,
@@ -29,14 +30,19 @@ from kerneltui.model.limit import Ceilings, bound, reachable_ns
 from kerneltui.model.measurement import BaselineTime, ShapeCalibration, Stage
 from kerneltui.model.statistics import combined_interval, median_interval
 from kerneltui.model.workload import Shape, TargetSpec
-from kerneltui.targets.port import GroupRole
+from kerneltui.targets.errors import MemoryFailure, RankFailure
+from kerneltui.targets.port import Build, GroupRole
 
 __all__ = ["BASELINE_PLAN", "BaselineResult", "Calibrator", "open_baseline"]
 
 _BASELINE_BURSTS = 5
-_LIBRARY_FLOOR = 0.8
+_REFUSALS = (KernelFault, WrongOutput, LaneFailure, RankFailure, MemoryFailure)
 BASELINE_PLAN = VerifyPlan(
-    classes=(ValueClass.NATURAL, ValueClass.EXACT), edit=False, repeats=0, late_ranks=False
+    classes=(ValueClass.NATURAL, ValueClass.EXACT),
+    edit=False,
+    repeats=0,
+    masked=False,
+    late_ranks=False,
 )
 
 
@@ -103,7 +109,7 @@ class Calibrator:
                             lanes[shape.ranks] = open_baseline(self._stand, name, shape.ranks)
                         lane = lanes[shape.ranks]
                         results[shape.name].times[name] = self._time_baseline(lane, shape)
-                    except (KernelFault, WrongOutput, LaneFailure) as error:
+                    except _REFUSALS as error:
                         results[shape.name].refused[name] = str(error)
                         lane = lanes.pop(shape.ranks, None)
                         if lane is not None:
@@ -146,42 +152,51 @@ class Calibrator:
         """Opens incumbent and reference on every tune shape, and decides how long a sample is."""
         made: dict[str, Yardstick] = {}
         build = self._stand.build(incumbent)
-        protocol = self._stand.protocol
-        for shape in self._shapes:
-            self._say(f"incumbent on {shape.name}")
-            result = baselines[shape.name]
-            lane = self._stand.open_kernel(
-                GroupRole.INCUMBENT, build, incumbent.runtime, shape.ranks, Stage.BENCHMARK
-            )
-            verify_shape(lane, shape, BASELINE_PLAN, Tally(), self._stand.checkpoint)
-            with self._stand.machine():
-                call_ns = self._call_ns(lane)
-            calls = max(1, ceil(protocol.sample_ns / call_ns))
-            sets = protocol.rotation(set_bytes(self._stand.workload, shape), calls)
-            if sets != lane.sets:
-                lane.teardown()
-                lane.setup(shape, sets)
-            reference = open_baseline(self._stand, result.best, shape.ranks)
-            reference.setup(shape, sets)
-            limits = bound(self._stand.workload.limit, shape, self._ceilings(shape.ranks))
-            made[shape.name] = Yardstick(
-                shape=shape,
-                incumbent=lane,
-                reference=reference,
-                reference_name=result.best,
-                calls=min(calls, sets),
-                kept=protocol.samples(min(calls, sets), call_ns),
-                short=protocol.in_graph(call_ns, shape.ranks),
-                sets=sets,
-                call_ns=call_ns,
-                bound_ns=limits.time_ns,
-                # A trusted library that is faster shows that the peak was measured on a busy machine.
-                floor_ns=min(limits.floor_ns, round(_LIBRARY_FLOOR * result.fastest_ns)),
-            )
+        try:
+            for shape in self._shapes:
+                self._say(f"incumbent on {shape.name}")
+                made[shape.name] = self._yardstick(shape, incumbent, build, baselines[shape.name])
+        except BaseException:
+            for yard in made.values():
+                self._stand.release(yard.incumbent)
+                self._stand.release(yard.reference)
+            raise
         return made
 
-    def _call_ns(self, lane: Lane) -> float:
+    def _yardstick(
+        self, shape: Shape, incumbent: Kernel, build: Build, result: BaselineResult
+    ) -> Yardstick:
+        stand = self._stand
+        lane = stand.open_kernel(
+            GroupRole.INCUMBENT, build, incumbent.runtime, shape.ranks, Stage.BENCHMARK
+        )
+        with stand.kept_if_well(lane):
+            verify_shape(lane, shape, BASELINE_PLAN, Tally(), stand.checkpoint)
+            call_ns = self.call_ns(lane)
+            limits = bound(stand.workload.limit, shape, self._ceilings(shape.ranks))
+            reference = open_baseline(stand, result.best, shape.ranks)
+            with stand.kept_if_well(reference):
+                yard = Yardstick(
+                    shape=shape,
+                    incumbent=lane,
+                    reference=reference,
+                    reference_name=result.best,
+                    bound_ns=limits.time_ns,
+                    floor_ns=believed_floor(limits.floor_ns, result.fastest_ns),
+                )
+                yard.fit(stand.protocol, call_ns, set_bytes(stand.workload, shape))
+                if yard.sets != lane.sets:
+                    lane.teardown()
+                    lane.setup(shape, yard.sets)
+                reference.setup(shape, yard.sets)
+        return yard
+
+    def call_ns(self, lane: Lane) -> float:
         """The time of a call among many: a single one has the way to the device and back in it."""
+        with self._stand.machine():
+            return self._call_ns(lane)
+
+    def _call_ns(self, lane: Lane) -> float:
         protocol, timer = self._stand.protocol, self._stand.timer
         once = timer.burst(lane, 1, check=True).value_ns
         calls = min(protocol.most_sets, ceil(protocol.sample_ns / once))

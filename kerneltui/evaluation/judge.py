@@ -9,6 +9,7 @@ object with `op`, answered by one with `ok`, or with `error` and one readable li
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import signal
@@ -57,6 +58,15 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 
 
+def _is_no_room(error: Exception) -> bool:
+    """Whether it says that there is no memory: of Python, of torch on a device or a host, of the system."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+
+
 class Judge:
     """The requests that the judge answers; `answer` finds the method `do_<op>`.
 
@@ -85,6 +95,7 @@ class Judge:
         self.makes_memory = device != "cpu"
         self._reference = Reference(self._workload, device)
         self._shapes = {shape.name: shape for shape in self._workload.shapes}
+        self._most_ranks = max(shape.ranks for shape in self._workload.shapes)
         self._bases: dict[tuple[str, ValueClass], Base] = {}
         self._groups: dict[str, JudgedGroup] = {}
         self._seeds: list[dict[str, Any]] = []
@@ -97,15 +108,36 @@ class Judge:
         try:
             given = method(request, descriptors) if descriptors else method(request)
             if self.makes_memory:  # others work on the memory next
-                for device in range(torch.cuda.device_count()):
-                    torch.cuda.synchronize(device)
+                self._synchronize()
             return {"ok": given}
         except MemoryFailure as error:
             return {"error": str(error), "memory": True}
         except RankFailure as error:
             return {"error": error.reason, "rank": error.rank}
         except Exception as error:  # the engine reports it as a fault of the harness
-            return {"error": f"{type(error).__name__}: {error}"}
+            text = f"{type(error).__name__}: {error}"
+            if _is_no_room(error):
+                for key in [*self._bases]:  # what is filled keeps its own
+                    self._retire(key)
+                if self.makes_memory:
+                    torch.cuda.empty_cache()
+                return {"error": text, "no_room": True}
+            return {"error": text, "broken": self._is_broken()}
+
+    def _synchronize(self) -> None:
+        """Waits for the devices of the ranks; of no other, since that would open a context there."""
+        for device in range(min(self._most_ranks, torch.cuda.device_count())):
+            torch.cuda.synchronize(device)
+
+    def _is_broken(self) -> bool:
+        """Whether a device does not work for this process any more: only a new judge can."""
+        if not self.makes_memory:
+            return False
+        try:
+            self._synchronize()
+        except RuntimeError:
+            return True
+        return False
 
     def do_hello(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Says what is judged and by which version."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -30,7 +31,15 @@ _KEPT_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PAT
 
 
 class JudgeFailure(UserError):
-    """The judge is gone, or cannot answer: a fault of the harness, never of a kernel."""
+    """The judge is gone, or cannot answer: a fault of the harness, never of a kernel.
+
+    Attributes:
+        no_room: Whether there was no memory for its values, or the system ended it as if there was none.
+    """
+
+    def __init__(self, text: str, *, no_room: bool = False) -> None:
+        super().__init__(text)
+        self.no_room = no_room
 
 
 @dataclass(slots=True)
@@ -247,12 +256,15 @@ class JudgeClient:
             raise MemoryFailure(str(answer["error"]))
         if "rank" in answer:
             raise RankFailure(FailureKind.ERROR, int(answer["rank"]), str(answer["error"]))
+        if answer.get("broken"):
+            self.close()  # the next one to need a judge gets a new one
         if "error" in answer:
-            raise JudgeFailure(f"the judge: {answer['error']}")
+            raise JudgeFailure(f"the judge: {answer['error']}", no_room=bool(answer.get("no_room")))
         return answer["ok"], descriptors
 
     def _gone(self) -> JudgeFailure:
         process = self._process
         self.close()
         code = process.returncode if process else None
-        return JudgeFailure(f"the judge is gone (exit code {code})")
+        no_room = code == -signal.SIGKILL  # nobody else does that
+        return JudgeFailure(f"the judge is gone (exit code {code})", no_room=no_room)

@@ -55,17 +55,21 @@ class Served:
         launch_ns: Of every second call: time of the host in the call. Empty where that is all of it.
         latency_ns: Of the same: from before the call until everything is done.
         device_ns: Of the others, which are held back until they are enqueued: time of the device.
+        unheld: Whether one of these began before it was enqueued, since it waits for the device itself: its
+            time has launches of the host in it.
     """
 
     launch_ns: tuple[int, ...]
     latency_ns: tuple[int, ...]
     device_ns: tuple[int, ...]
+    unheld: bool = False
 
     @classmethod
     def of(cls, answers: Sequence[Mapping[str, Any]]) -> Served:
         """From the answers of all ranks."""
         parts = ("launch_ns", "latency_ns", "device_ns")
-        return cls(*(_slowest([answer[part] for answer in answers]) for part in parts))
+        times = (_slowest([answer[part] for answer in answers]) for part in parts)
+        return cls(*times, unheld=any(answer.get("unheld") for answer in answers))
 
 
 @dataclass(frozen=True, slots=True)

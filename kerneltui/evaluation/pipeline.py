@@ -92,6 +92,7 @@ class Evaluator:
         self._cache = cache
         self._launches: dict[str, Mapping[str, Any]] = {}
         self._closed = threading.Event()
+        self._unshown = False
         workers = target.spare_cores or min(_MOST_COMPILERS, target.cores)
         self._prefetch = Prefetch(self._build_ahead, workers)
         if target.spare_cores:
@@ -172,7 +173,7 @@ class Evaluator:
             WorkloadRefused: The workload cannot tell right from wrong.
         """
         try:
-            self.stand.ready()
+            self._wait_for_judge()
         except JudgeFailure as error:
             raise WorkloadRefused(f"{self.workload.name} does not open: {error}") from error
         with self.stand.devices():
@@ -193,6 +194,7 @@ class Evaluator:
             say("testing the workload")
             mutants = self.self_test()
             result = self.yardsticks.calibrate(incumbent, say)
+            self._unshown = False
         record = {**result.record, "environment": dict(self.environment())}
         self.calibration = replace(result, mutants=mutants, record=record)
         return self.calibration
@@ -327,7 +329,7 @@ class Evaluator:
             Interrupted: The end was asked for.
         """
         self.stand.begin()
-        self.stand.ready()
+        self._wait_for_judge()
         return SideBySide(self.stand, self._spec, self._ceilings, kernels, say).run(plan, found)
 
     def ceilings(self, ranks: int) -> Ceilings:
@@ -342,7 +344,7 @@ class Evaluator:
             Interrupted: The end was asked for.
         """
         self.stand.begin()
-        self.stand.ready()
+        self._wait_for_judge()
         lint(kernel, self.stand.target.name)
         build = self.stand.build(kernel)
         report(Built(round(build.seconds * 1e9), build.cached, build.log))
@@ -356,10 +358,16 @@ class Evaluator:
         more = [*known.get("launches", ()), *told["launches"]]
         self._launches[build.key] = {**known, **told, "launches": more}
 
+    def _wait_for_judge(self) -> None:
+        self._unshown = self.stand.ready() or self._unshown
+
     def _ready(self) -> None:
-        """Waits for the judge. A new one, after the death of the old, is shown all memory again."""
-        if self.stand.ready():
+        """Waits for the judge. A new one is shown all memory again, and what has ended is opened again."""
+        self._wait_for_judge()
+        if self._unshown:
             self.yardsticks.show_again()
+        self._unshown = False  # not before: who was not shown would stay unknown
+        self.yardsticks.renew_dead()
 
     def _blame(self, trial: Trial, error: WrongOutput | LaneFailure) -> Outcome:
         """A lane failed or was wrong in a timed call: the candidate's, or one to open again."""

@@ -303,6 +303,15 @@ class Stand:
         lane.freeze()
         return lane
 
+    @contextmanager
+    def kept_if_well(self, lane: Lane) -> Iterator[None]:
+        """Ends a lane that was just opened if something fails before anybody else knows of it."""
+        try:
+            yield
+        except BaseException:
+            self.release(lane)
+            raise
+
     def release(self, lane: Lane) -> None:
         """Ends a lane and its group."""
         with self._changing:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from kerneltui.targets.device_lock import DeviceLock
+from kerneltui.targets.errors import TargetError
+from kerneltui.targets.notices import Notices
 
 __all__ = ["Surroundings"]
 
@@ -18,6 +20,7 @@ class _Place(Protocol):
     """A target."""
 
     device_lock: DeviceLock
+    notices: Notices
 
     def look(self, ranks: int) -> tuple[str, ...]:
         """Who else uses the first so many devices, in words; tells the user of whoever is new."""
@@ -37,6 +40,7 @@ class Surroundings:
         self._ranks = ranks
         self._looked_at = -_EVERY_S
         self._found: dict[str, None] = {}
+        self._said_unseen = False
 
     @property
     def found(self) -> tuple[str, ...]:
@@ -50,12 +54,19 @@ class Surroundings:
         self.look()
 
     def look(self) -> None:
-        """Looks if it is time. Not within a timed sample."""
+        """Looks if it is time. Not within a timed sample. A look that fails is told once, and no fault."""
         now = time.monotonic()
         if now - self._looked_at < _EVERY_S:
             return
         self._looked_at = now
-        self._found |= dict.fromkeys(self._target.look(self._ranks))
+        try:
+            self._found |= dict.fromkeys(self._target.look(self._ranks))
+        except TargetError as error:  # only a hint; whoever ends a group asks for certain
+            if not self._said_unseen:
+                self._said_unseen = True
+                self._target.notices.say(
+                    f"{error}; others on the devices may not be seen from now on"
+                )
 
     @contextmanager
     def held(self, stop: Callable[[], bool]) -> Iterator[None]:

@@ -309,9 +309,9 @@ class Timer:
     ) -> Sample:
         sets = lane.next_sets(calls)
         late = check and may_be_late and lane.enqueues
-        # Also before inputs that come late: who looks while calls are enqueued sees new ones each time.
-        lane.fill(sets)
         try:
+            # Also before inputs that come late: who looks while calls are enqueued sees new ones each time.
+            lane.fill(sets)
             sample = lane.sample(calls, late_fill=late, graph=graph)
         except RankFailure as error:
             raise LaneFailure(lane, error) from error
@@ -325,8 +325,8 @@ class Timer:
         """A sample that is only for the judge, in which nobody can work before its turn."""
         sets = lane.next_sets(calls)
         with self._machine():
-            lane.fill(sets)
             try:
+                lane.fill(sets)
                 lane.sample(calls, masked=True)
             except RankFailure as error:
                 raise LaneFailure(lane, error) from error

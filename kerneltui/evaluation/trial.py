@@ -30,7 +30,6 @@ from kerneltui.evaluation.outcome import (
     Step,
     Update,
     Verified,
-    fault_of,
 )
 from kerneltui.evaluation.rounds import ShapeRounds
 from kerneltui.evaluation.stand import Stand
@@ -42,7 +41,6 @@ from kerneltui.model.kernel import Kernel
 from kerneltui.model.measurement import Measurement, MeasurementStage, Stage
 from kerneltui.model.statistics import Verdict
 from kerneltui.model.workload import Shape
-from kerneltui.targets.errors import RankFailure
 from kerneltui.targets.port import Build, GroupRole
 
 __all__ = ["Trial"]
@@ -141,7 +139,7 @@ class Trial:
         for yard in self._yardsticks.values():
             if yard.shape.ranks != lane.group.ranks:
                 lane = self._reopen(lane, yard.shape.ranks)
-            lane.setup(yard.shape, yard.sets)
+            self._setup(lane, yard)
             benchmark.screen(lane)
             self._teardown(lane)
         if not benchmark.settled():
@@ -266,7 +264,7 @@ class Trial:
                 yard = self._yardsticks[name]
                 if yard.shape.ranks != lane.group.ranks:
                     lane = self._reopen(lane, yard.shape.ranks)
-                lane.setup(yard.shape, yard.sets)
+                self._setup(lane, yard)
                 benchmark.measure(lane, name, look)
                 self._teardown(lane)
             wanted = benchmark.more()
@@ -322,15 +320,15 @@ class Trial:
                 self._stand.protocol.confirm_groups * len(groups),
             )
             ranks = yard.shape.ranks
-            lane = self._found_or_opened(GroupRole.CANDIDATE, build, ranks)
-            other = self._found_or_opened(GroupRole.INCUMBENT, base, ranks)
-            lane.setup(yard.shape, yard.sets)
-            other.setup(yard.shape, yard.sets)
+            lane = self._lanes.found_or_opened(GroupRole.CANDIDATE, build, ranks, self.stage)
+            other = self._lanes.found_or_opened(GroupRole.INCUMBENT, base, ranks, self.stage)
+            self._setup(lane, yard)
+            self._setup(other, yard)
             rounds = yard.rounds(lane, other)
             self._stand.timer.rounds(rounds, count, lane, other, None, masked=True)
             groups[name].append(rounds)
-            lane.teardown()
-            other.teardown()
+            self._teardown(lane)
+            self._teardown(other)
         self.close()
 
     # Lanes
@@ -338,19 +336,17 @@ class Trial:
     def _open(self, build: Build, ranks: int) -> Lane:
         return self._lanes.open(GroupRole.CANDIDATE, build, ranks, self.stage)
 
-    def _found_or_opened(self, role: GroupRole, build: Build, ranks: int) -> Lane:
-        open_ = self._lanes.find(role, ranks)
-        return open_ or self._lanes.open(role, build, ranks, self.stage)
-
     def _reopen(self, lane: Lane, ranks: int) -> Lane:
         self._lanes.drop(lane)
         return self._open(self._stand.build(self._kernel), ranks)
 
+    def _setup(self, lane: Lane, yard: Yardstick) -> None:
+        with self._lanes.blamed(lane, self.stage):
+            lane.setup(yard.shape, yard.sets)
+
     def _teardown(self, lane: Lane) -> None:
-        try:
+        with self._lanes.blamed(lane, self.stage):
             lane.teardown()
-        except RankFailure as error:
-            raise fault_of(error, self.stage) from error
 
     # Results
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from kerneltui.evaluation.lane import Lane
+from kerneltui.evaluation.outcome import HarnessFault, KernelFault, fault_of
 from kerneltui.evaluation.stand import Stand
+from kerneltui.evaluation.timing import LaneFailure
 from kerneltui.model.kernel import Kernel
-from kerneltui.model.measurement import Stage
+from kerneltui.model.measurement import FailureKind, Stage
 from kerneltui.model.workload import Shape
+from kerneltui.targets.errors import MemoryFailure, RankFailure
 from kerneltui.targets.port import Build, GroupRole
 
 __all__ = ["TrialLanes"]
@@ -48,6 +54,40 @@ class TrialLanes:
             if lane.group.role is role and lane.group.ranks == ranks:
                 return lane
         return None
+
+    def found_or_opened(self, role: GroupRole, build: Build, ranks: int, stage: Stage) -> Lane:
+        """The group of a kernel with so many ranks; started if there is none.
+
+        Raises:
+            KernelFault: The candidate cannot be loaded.
+            HarnessFault: The group cannot be opened, or the incumbent not be loaded, which was once.
+        """
+        try:
+            return self.find(role, ranks) or self.open(role, build, ranks, stage)
+        except KernelFault as fault:
+            if role is GroupRole.CANDIDATE:
+                raise
+            raise HarnessFault(f"the incumbent cannot be loaded any more: {fault}") from fault
+
+    @contextmanager
+    def blamed(self, lane: Lane, stage: Stage) -> Iterator[None]:
+        """Tells what the candidate's group does wrong from what another's does.
+
+        Raises:
+            KernelFault: It was the candidate's.
+            LaneFailure: It was another.
+            Interrupted: The candidate's was ended from outside.
+        """
+        try:
+            yield
+        except RankFailure as error:
+            if self.owns(lane):
+                raise fault_of(error, stage) from error
+            raise LaneFailure(lane, error) from error
+        except MemoryFailure as error:
+            if self.owns(lane):
+                raise KernelFault(stage, FailureKind.OUT_OF_MEMORY, str(error)) from error
+            raise
 
     def owns(self, lane: Lane) -> bool:
         """Whether a group is one of these and runs the candidate."""

@@ -17,7 +17,7 @@ from kerneltui.evaluation.worker_host import HostCollectives
 from kerneltui.evaluation.worker_kernel import CHarness, KernelError, Rank
 from kerneltui.evaluation.worker_python import load_kernel
 from kerneltui.targets.channel import Channel, ChannelClosed
-from kerneltui.targets.errors import FailureKind, TargetError
+from kerneltui.targets.errors import FailureKind, MemoryFailure, TargetError
 from kerneltui.targets.forkserver import RankStart
 from kerneltui.targets.windows import GroupLayout
 
@@ -123,7 +123,7 @@ def map_control(fd: int, ranks: int) -> int:
 
 
 def _answer(rank: Rank, message: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
-    """Does what a request says; every error becomes an answer."""
+    """Does what a request says; every error becomes an answer, since who only leaves gives no reason."""
     try:
         match message["do"]:
             case "load":
@@ -146,7 +146,14 @@ def _answer(rank: Rank, message: dict[str, Any], descriptors: list[int]) -> dict
                 return {"ok": True, **rank.special(message)}
     except KernelError as error:
         return {"ok": False, "kind": error.kind, "reason": str(error)}
-    except MemoryError:
-        reason = "the rank ran out of memory"
+    except (MemoryError, MemoryFailure, torch.OutOfMemoryError) as error:
+        reason = (
+            f"the rank ran out of memory: {error}" if str(error) else "the rank ran out of memory"
+        )
         return {"ok": False, "kind": FailureKind.OUT_OF_MEMORY, "reason": reason}
+    except TargetError as error:
+        return {"ok": False, "kind": FailureKind.ERROR, "reason": str(error)}
+    except (RuntimeError, OSError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        return {"ok": False, "kind": FailureKind.ERROR, "reason": reason}
     return {"ok": True}

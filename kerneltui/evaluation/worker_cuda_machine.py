@@ -28,6 +28,7 @@ from kerneltui.evaluation.worker_cuda_nccl import Nccl, NcclFace
 from kerneltui.evaluation.worker_cuda_python import cuda_face
 from kerneltui.evaluation.worker_cuda_rates import measure_flag, measure_rates
 from kerneltui.evaluation.worker_cuda_results import check_result
+from kerneltui.evaluation.worker_cuda_taken import TakenMemory
 from kerneltui.evaluation.worker_cuda_windows import NcclWindows
 from kerneltui.evaluation.worker_kernel import (
     CHarness,
@@ -91,18 +92,17 @@ class CudaMachine:
         self._rank, self._ranks = rank, ranks
         self._devices = tuple(devices)
         self._control = control
-        self._device_bytes = device_bytes
         self._seal: Callable[[], None] | None = seal
         self._helper = helper
         self._windows: NcclWindows | None = None
         self._memory: RankMemory | None = None
         self._mapper: DeviceMapper | None = None
         self._offered: device_memory.Mapping | None = None
-        self._free = self._taken = 0
         self._unheld = False
         self._emptier = CacheEmptier(self._devices[rank])
         library = harness.library
         library.ht_free_bytes.restype = _u64
+        self._taken = TakenMemory(devices[rank], device_bytes, library.ht_free_bytes)
         library.ht_allocate.restype = _pointer
         self.device = Device()
         code = ctypes.c_int32()
@@ -141,7 +141,7 @@ class CudaMachine:
             self._memory = RankMemory(layout, rank, descriptors, mapper, offered)
         except OSError as error:
             raise KernelError(str(error), FailureKind.OUT_OF_MEMORY) from error
-        self._free, self._taken = int(self.harness.library.ht_free_bytes()), 0
+        self._taken.begin()
         return self._memory
 
     def equip(self, context: abi.Context, dtype: DType, needs: abi.Requirements) -> list[Any]:
@@ -205,7 +205,7 @@ class CudaMachine:
             ctypes.byref(self.harness.failure), ctypes.byref(code)
         )
         self._check(result, code.value)
-        self._add_taken("kerneltui_setup")
+        self._taken.add("kerneltui_setup")
 
     def baseline_needs(self, name: str) -> abi.Requirements:
         """What a trusted implementation asks for."""
@@ -241,10 +241,10 @@ class CudaMachine:
         ends = (_u64 * int(request["calls"]))()
         arguments = self._arguments(request, call, ends)
         if arguments.verifying:
-            self._free = int(self.harness.library.ht_free_bytes())
+            self._taken.look()
         self._check(self.harness.sample(arguments), arguments.code)
         if arguments.verifying:
-            self._add_taken("kerneltui_run")
+            self._taken.add("kerneltui_run")
         self._unheld = bool(arguments.unheld)
         return {
             "start_ns": arguments.start_ns,
@@ -372,16 +372,6 @@ class CudaMachine:
         except driver.DriverError as error:
             raise KernelError(f"no NCCL windows: {error}") from error
         return descriptor
-
-    def _add_taken(self, where: str) -> None:
-        """Adds what was taken since the last look; nobody else works on the device meanwhile."""
-        self._taken += self._free - int(self.harness.library.ht_free_bytes())
-        if self._taken > self._device_bytes:
-            raise KernelError(
-                f"{where} took {self._taken >> 20} MiB of GPU memory beyond its buffers, "
-                f"{self._device_bytes >> 20} MiB are allowed",
-                FailureKind.OUT_OF_MEMORY,
-            )
 
     def _places(self, memory: RankMemory) -> tuple[ctypes.Array[Place], ctypes.Array[Place]]:
         """The inputs that this rank alone reads, and its outputs, as many for each buffer set."""

@@ -40,11 +40,13 @@ def run_workload_test(stand: Stand, spec: TargetSpec, cache: Path) -> tuple[str,
 
     Raises:
         WorkloadRefused: The workload cannot tell right from wrong.
+        TargetError: There are too few devices for its ranks.
     """
     name = stand.workload.name
     stored = cache / f"self-test-{_workload_hash(stand)}.json"
     rows = _read_rows(stored)
     if rows is None:
+        _need_devices(stand)
         try:
             rows = stand.judge.self_test()
         except JudgeFailure as error:
@@ -55,6 +57,13 @@ def run_workload_test(stand: Stand, spec: TargetSpec, cache: Path) -> tuple[str,
         _write_rows(stored, rows)
     _canary(stand, spec)
     return tuple(row["name"] for row in rows if row["kind"] == "mutant")
+
+
+def _need_devices(stand: Stand) -> None:
+    """Starts the largest group, which tells of devices that are missing; the judge would fail on them."""
+    if stand.target.judge_place.device != "cpu":
+        ranks = max(shape.ranks for shape in stand.workload.shapes)
+        stand.target.open_group(GroupRole.BASELINE, ranks).close()
 
 
 def _canary(stand: Stand, spec: TargetSpec) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from kerneltui.engine.evaluator import make_evaluator
 from kerneltui.engine.opening import workload_on
@@ -16,7 +14,9 @@ from kerneltui.engine.reader import opened_recording
 from kerneltui.evaluation.bench_plan import BenchPlan, chosen_shapes
 from kerneltui.evaluation.bench_result import ShapeResult
 from kerneltui.evaluation.pipeline import Evaluator
-from kerneltui.headless.bench_file import SCHEMA, BenchFile
+from kerneltui.headless.bench_file import BenchFile
+from kerneltui.headless.bench_head import head_of
+from kerneltui.headless.bench_machine import machine_of
 from kerneltui.headless.bench_report import all_summaries, report, shape_table
 from kerneltui.headless.kernel_file import read_kernel_file, target_of
 from kerneltui.headless.output import Exit, emit, say
@@ -90,23 +90,12 @@ def bench(
         chosen = {name: read_kernel_file(workload.kernels / name) for name in spec.library}
         say(f"kernels of the library: {', '.join(chosen) or 'none'}")
     plan = _plan(workload, wishes)
-    file = BenchFile(
-        wishes.output,
-        {
-            "schema": SCHEMA,
-            "workload": workload.name,
-            "definition": _hash(workload.text),
-            "target": spec.name,
-            "dtype": workload.dtype,
-            "kernels": {name: _hash(kernel.build_text()) for name, kernel in chosen.items()},
-            "plan": {**plan.to_record(), "budget_s": None},  # a later part may have another
-        },
-    )
+    file = BenchFile(wishes.output, head_of(workload, spec, chosen, plan))
     file.check()
     if wishes.resume:
         file.go_on()
-    done = {result.shape for result in file.measured}
-    plan = replace(plan, shapes=tuple(shape for shape in plan.shapes if shape.name not in done))
+    missing = tuple(shape for shape in plan.shapes if shape.name not in file.done)
+    plan = replace(plan, shapes=missing)
 
     def found(result: ShapeResult) -> None:
         file.add(result)  # what there is survives whatever comes
@@ -116,7 +105,7 @@ def bench(
             print(shape_table(result) + "\n", flush=True)
 
     if plan.shapes:
-        _measure(make_evaluator(workload, spec), chosen, plan, file.begin(), found)
+        _measure(make_evaluator(workload, spec), chosen, plan, file, found)
     rows = all_summaries(file.measured, list(chosen))
     file.write(rows)
     text = report(file.measured, list(chosen), rows)
@@ -131,11 +120,13 @@ def _measure(
     evaluator: Evaluator,
     kernels: Mapping[str, Kernel],
     plan: BenchPlan,
-    part: dict[str, Any],
+    file: BenchFile,
     found: Callable[[ShapeResult], None],
 ) -> None:
-    """Runs it; what belongs to the whole run goes into `part`, also if it is broken off."""
+    """Runs it; what belongs to the whole run goes into a part of the file, also if it is broken off."""
     begin = time.monotonic()
+    ranks = sorted({shape.ranks for shape in plan.shapes})
+    part = file.begin()
 
     def hear(notice: Notice) -> None:
         say(notice.text)
@@ -146,14 +137,17 @@ def _measure(
     evaluator.start()
 
     def first(result: ShapeResult) -> None:
-        if "environment" not in part:
-            part["environment"] = dict(evaluator.environment())
+        if "ceilings" not in part:
+            part["environment"] = {**machine, **evaluator.environment()}  # with the rates by now
             part["ceilings"] = [asdict(evaluator.ceilings(count)) for count in ranks]
         part["seconds"] = round(time.monotonic() - begin, 1)
         found(result)
 
-    ranks = sorted({shape.ranks for shape in plan.shapes})
     try:
+        evaluator.stand.ready()
+        with evaluator.stand.devices():
+            machine = machine_of(evaluator)
+        file.compare(machine, ranks[-1])
         evaluator.bench(kernels, plan, say, first)
     finally:
         part["seconds"] = round(time.monotonic() - begin, 1)
@@ -188,10 +182,6 @@ def _sustained(workload: Workload, shapes: Sequence[Shape], wishes: BenchWishes)
     step = max(1.0, len(ordered) / wishes.sustained_shapes)
     places = {int(step * i) for i in range(wishes.sustained_shapes)}
     return frozenset(ordered[place].name for place in places if place < len(ordered))
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _name(file: Path, workload: Workload) -> str:

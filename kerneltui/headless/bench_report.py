@@ -20,7 +20,9 @@ _HEAD = ["kernel", "mode", "time us", "ratio", "95% CI", "verdict", "of bound", 
 
 
 def shape_table(result: ShapeResult) -> str:
-    """Returns a shape's lanes, mode by mode, with its best baselines."""
+    """Returns a shape's lanes, mode by mode, with its best baselines; or why it was left out."""
+    if result.left_out:
+        return f"{result.shape}: left out: {result.left_out}"
     lines = [_HEAD]
     for mode in Mode:
         lines += [_line(result, lane, mode) for lane in result.lanes if mode in lane.modes]
@@ -96,6 +98,9 @@ def report(
         lines = worst_first(results, name)
         if lines:
             parts.append(f"{name}: worst shapes first, {Mode.OFFLINE}\n" + "\n".join(lines))
+    left_out = [f"  {result.shape}: {result.left_out}" for result in results if result.left_out]
+    if left_out:
+        parts.append("left out, in no number above:\n" + "\n".join(left_out))
     return "\n\n".join(parts)
 
 

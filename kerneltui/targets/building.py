@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import kerneltui
+from kerneltui.targets.compiler_fault import machine_fault
 from kerneltui.targets.cpu.jail import GRACE_S
 from kerneltui.targets.environment import child_environment
 from kerneltui.targets.errors import CompileFailure, TargetError
@@ -160,12 +161,15 @@ def check_run(run: CompilerRun, product: Path) -> None:
 
     Raises:
         CompileFailure: With the first error as its reason.
+        TargetError: The machine failed, and not the kernel: a full disk, or a compiler that was killed.
     """
     if run.timed_out:
         so_far = f", after {run.errors} errors: {run.first_error}" if run.errors else ""
         reason = f"the compiler was stopped after {run.seconds:.0f} s{so_far}"
         raise CompileFailure(reason[:_LONGEST_REASON], run.log, timed_out=True)
     if run.code or not product.exists():
+        if fault := machine_fault(run.code, run.log):
+            raise TargetError(f"the machine cannot compile; {fault}"[:_LONGEST_REASON])
         raise CompileFailure(_reason(run), run.log)
 
 
@@ -217,7 +221,7 @@ class BuildCache:
 
         Raises:
             CompileFailure: If it does not build.
-            TargetError: If the cache cannot be written.
+            TargetError: If the cache cannot be written, or the machine cannot compile.
         """
         with self._working() as folder:
             for name, text in sources.items():
@@ -275,6 +279,8 @@ class BuildCache:
             temporary.write_text(text)
             temporary.replace(self.extra(key, name))
         except OSError as error:
+            with suppress(OSError):
+                temporary.unlink()
             raise TargetError(
                 f"cannot write the build cache {self.folder}: {error.strerror}"
             ) from error

@@ -110,8 +110,14 @@ class RankChannels:
                 channel.send(message, descriptors[rank] if descriptors else ())
             except (ChannelClosed, ChannelTimeout):
                 answers.gone.add(rank)
-        if meanwhile is not None:
-            meanwhile()
+        try:
+            if meanwhile is not None:
+                meanwhile()
+        finally:  # also where that failed: answers that stay unread would belong to no request
+            self._collect(nonce, answers, deadline, passing)
+        return answers
+
+    def _collect(self, nonce: str, answers: Answers, deadline: float, passing: int) -> None:
         waiting = {
             channel.fileno(): rank
             for rank, channel in enumerate(self._channels)
@@ -122,11 +128,10 @@ class RankChannels:
             in_time = time.monotonic() < deadline
             if not in_time or not self._take(waiting, nonce, answers, deadline, passing):
                 answers.silent = sorted(waiting.values())
-                return answers
+                return
         if waiting:
             # A rank that dies makes its peers fail, and its end may be seen a moment after that.
             self._take(waiting, nonce, answers, time.monotonic() + _LAST_WORDS_S)
-        return answers
 
     def answered(self) -> bool:
         """Whether a rank has sent something, or is gone."""

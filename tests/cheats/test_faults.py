@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -16,6 +17,7 @@ from kerneltui.evaluation.outcome import Interrupted, KernelFault, Outcome, Step
 from kerneltui.evaluation.pipeline import Evaluator
 from kerneltui.model.kernel import Kernel, parse_kernel
 from kerneltui.model.measurement import FailureKind, Stage
+from kerneltui.targets.errors import RankFailure
 
 from .catalogue import CHEATS
 from .pieces import kernel
@@ -65,6 +67,51 @@ def test_an_incumbent_that_dies_is_no_fault_of_the_candidate(
     assert outcome.failure is not None
     assert outcome.failure.kind is FailureKind.HARNESS_FAULT
     assert "the incumbent failed" in outcome.failure.reason
+    assert honest(evaluator, incumbent).failure is None
+
+
+def test_a_reference_that_dies_is_opened_again(evaluator: Evaluator, incumbent: Kernel) -> None:
+    assert honest(evaluator, incumbent).failure is None
+    yard = next(iter(evaluator.yardsticks.by_shape.values()))
+    dead = yard.reference
+    os.kill(dead.group.pids[0], signal.SIGKILL)
+    with pytest.raises(RankFailure):
+        dead.setup(yard.shape, yard.sets)  # found out beside all timing
+    assert honest(evaluator, incumbent).failure is None
+    assert yard.reference is not dead and dead not in evaluator.stand.lanes
+
+
+def test_an_incumbent_that_cannot_be_set_up_leaves_no_group_behind(
+    evaluator: Evaluator, incumbent: Kernel
+) -> None:
+    assert honest(evaluator, incumbent).failure is None
+    before = len(evaluator.stand.lanes)
+    head = "void **state) {"
+    text = kernel()
+    assert head in text
+    text = text.replace(head, head + " if (ctx) return 5;", 1)
+    broken = parse_kernel(text, "refuses.cpp")
+    for _ in range(2):
+        outcome = honest(evaluator, broken)
+        assert outcome.failure is not None
+        assert outcome.failure.kind is FailureKind.HARNESS_FAULT
+        assert len(evaluator.stand.lanes) == before
+    assert honest(evaluator, incumbent).failure is None
+
+
+def test_samples_are_as_long_as_the_incumbent_needs_them(
+    evaluator: Evaluator, incumbent: Kernel
+) -> None:
+    yard = next(iter(evaluator.yardsticks.by_shape.values()))
+    fast = parse_kernel(kernel(), "plain.cpp")
+    sleeps = kernel("honest(s, set, epoch);\nusleep(40000);", includes="#include <unistd.h>")
+    for number, made in enumerate((fast, parse_kernel(sleeps, "slow.cpp"), fast)):
+        evaluator.yardsticks.set_incumbent(made)
+        slow = number == 1
+        assert (yard.call_ns > 40e6) is slow
+        wanted = 1 if slow else math.ceil(evaluator.stand.protocol.sample_ns / yard.call_ns)
+        assert yard.calls == min(wanted, yard.sets)
+        assert yard.incumbent.sets == yard.reference.sets == yard.sets
     assert honest(evaluator, incumbent).failure is None
 
 

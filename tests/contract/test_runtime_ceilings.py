@@ -22,6 +22,7 @@ def test_ceilings_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "_GEMM_SHAPES", ((64, 64, 64), (33, 65, 17)))
     monkeypatch.setattr(module, "_COPY_BYTES", (4096, 99 * 4))
     monkeypatch.setattr(module, "_READ_BYTES", (64 << 10,))
+    monkeypatch.setattr(module, "_ROUND_TRIPS", 5)
     monkeypatch.setattr(module, "_SAMPLE_NS", 100_000)
     monkeypatch.setattr(module, "_MOST_SAMPLES", 9)
     monkeypatch.setattr(module, "_SETTLED_SPREAD", 1.0)  # the machine may be busy
@@ -39,6 +40,24 @@ def test_ceilings_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         stored.write_text("{")
         with pytest.raises(TypeError):  # a damaged record is measured again
             measure_ceilings(target, 2)
+
+
+def test_a_cache_that_cannot_be_written_is_told_and_costs_no_ceilings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_measure", lambda group, threads: example())
+    with CpuTarget(tmp_path, lock=MachineLock(tmp_path)) as target:
+        (tmp_path / "ceilings").write_text("")
+        told: list[str] = []
+        target.notices.listen(lambda notice: told.append(notice.text))
+        assert measure_ceilings(target, 2) == example()
+    assert [text for text in told if "cannot be written" in text] == told and told
+
+
+def test_a_call_has_fewer_round_trips_where_a_trip_takes_long() -> None:
+    assert module._trips(4_000) == 200
+    assert module._trips(4 * 3_000_000) == 16  # 50 ms for trips of 3 ms
+    assert module._trips(4 * 3e9) == 1
 
 
 def example() -> MeasuredCeilings:

@@ -19,6 +19,7 @@ from kerneltui.targets.cuda.ceilings import (
     write_ceilings,
 )
 from kerneltui.targets.cuda.device import Gpus
+from kerneltui.targets.keeping import keep
 
 RATES = [
     {
@@ -153,3 +154,20 @@ def test_the_libraries_that_are_measured_with_are_named(
     toolkit = packages.CudaToolkit(tmp_path / "bin" / "nvcc", tmp_path, "13.0.88")
     monkeypatch.setattr(packages, "find_toolkit", lambda: toolkit)
     assert packages.math_libraries()["cuBLAS"] == "libcublas.so.13.0.2.14"
+
+
+def test_a_cache_that_cannot_be_written_costs_no_rates(tmp_path: Path) -> None:
+    """A file stands where the folder must be: this stops root too."""
+    (tmp_path / "ceilings").write_text("")
+    stored = stored_ceilings(place(tmp_path), 2, "bfloat16")
+    trouble = write_ceilings(stored, best_of(2, RATES))
+    assert str(stored.parent) in trouble and "measured each time" in trouble
+    assert "\n" not in trouble
+
+
+def test_a_full_disk_leaves_no_half_of_a_file(tmp_path: Path) -> None:
+    stored = tmp_path / "ceilings" / "rates.json"
+    stored.mkdir(parents=True)  # it cannot be replaced by a file
+    assert keep(stored, "{}")
+    assert [file.name for file in stored.parent.iterdir()] == [stored.name]
+    assert keep(tmp_path / "ceilings" / "others.json", "{}") == ""

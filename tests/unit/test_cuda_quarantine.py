@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,9 +32,9 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     return made
 
 
-def proof(*pids: int) -> KillProof:
+def proof(*pids: int, left: tuple[int, ...] = ()) -> KillProof:
     exits = tuple(RankExit(rank, pid, None, 9, 0, False) for rank, pid in enumerate(pids))
-    return KillProof("candidate-1", exits, (), 0.1, True, ())
+    return KillProof("candidate-1", exits, (), 0.1, not left, left)
 
 
 def layout(*private: int) -> Any:
@@ -40,8 +42,19 @@ def layout(*private: int) -> Any:
     return SimpleNamespace(ranks=parts, signal_bytes=0)
 
 
-def quarantine(said: list[str]) -> Quarantine:
-    return Quarantine(2, MemoryWatch(Gpus(), range(2)), said.append)
+def quarantine(said: list[str], *, names_ours: bool | None = True) -> Quarantine:
+    watch = MemoryWatch(Gpus(), range(2))
+    watch.names_ours = names_ours
+    return Quarantine(2, watch, said.append, Gpus().why_no_more)
+
+
+@pytest.fixture
+def stuck() -> Iterator[int]:
+    """A process that does not end."""
+    process = subprocess.Popen(["sleep", "1000"])
+    yield process.pid
+    process.kill()
+    process.wait()
 
 
 def test_a_group_that_left_leaves_the_gpus_free(nvml: FakeNvml) -> None:
@@ -86,6 +99,47 @@ def test_a_group_that_had_no_rank_yet_is_held_against_all_gpus(nvml: FakeNvml) -
     assert "GPU 1" in made.settle(proof(), [])
 
 
+def test_the_gpu_of_a_rank_that_does_not_end_is_looked_at_too(nvml: FakeNvml, stuck: int) -> None:
+    made = quarantine([])
+    nvml.processes[1] = {stuck: GIB}
+    made.settle(proof(7, left=(stuck,)), [])
+    assert dict(made.devices) == {1: f"processes {stuck} are still on it"}
+
+
+def test_a_rank_that_does_not_end_and_is_not_listed_may_be_on_all_gpus_of_its_group(
+    nvml: FakeNvml, stuck: int
+) -> None:
+    made = quarantine([], names_ours=False)
+    made.settle(proof(7, left=(stuck,)), [])
+    assert list(made.devices) == [0, 1]
+    with pytest.raises(ServerFailure, match=f"processes {stuck} of its group do not end"):
+        made.choose(2)
+
+
+def test_of_a_server_that_is_gone_all_gpus_are_looked_at(nvml: FakeNvml, stuck: int) -> None:
+    made = quarantine([])
+    nvml.processes[1] = {stuck: GIB}
+    made.settle(proof(left=(stuck,)), [])
+    assert list(made.devices) == [1]
+
+
+def test_in_a_container_memory_is_no_sign_and_that_is_said_once(nvml: FakeNvml) -> None:
+    said: list[str] = []
+    made = quarantine(said, names_ours=False)
+    nvml.unowned[0] += 3 * GIB  # the judge, which is not listed
+    assert made.settle(proof(7, 8), []) == made.settle(proof(9, 10), []) == ""
+    assert (made.choose(2), made.devices) == ([0, 1], {})
+    (text,) = said
+    assert "by /proc alone" in text and "memory that it leaves behind is not seen" in text
+
+
+def test_before_a_rank_was_on_a_gpu_nothing_is_said_of_the_driver(nvml: FakeNvml) -> None:
+    said: list[str] = []
+    made = quarantine(said, names_ours=None)
+    nvml.unowned[0] += 3 * GIB
+    assert made.settle(proof(7, 8), []) == "" and said == []
+
+
 def test_a_gpu_that_does_not_answer_any_more_is_not_free(nvml: FakeNvml) -> None:
     said: list[str] = []
     made = quarantine(said)
@@ -97,6 +151,16 @@ def test_a_gpu_that_does_not_answer_any_more_is_not_free(nvml: FakeNvml) -> None
 def test_more_ranks_than_gpus_are_refused(nvml: FakeNvml) -> None:
     with pytest.raises(ServerFailure, match="3 ranks need 3 GPUs, there are 2"):
         quarantine([]).choose(3)
+
+
+def test_a_word_that_ended_the_list_of_gpus_is_told_where_they_are_too_few(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-77")
+    gpus = Gpus()
+    made = Quarantine(gpus.count, MemoryWatch(gpus, [0]), [].append, gpus.why_no_more)
+    with pytest.raises(ServerFailure, match="need 2 GPUs, there are 1: CUDA_VISIBLE_DEVICES names"):
+        made.choose(2)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +17,11 @@ from hypothesis import strategies as st
 from kerneltui.evaluation.bench_plan import BenchPlan, chosen_shapes, gaps, spread_order
 from kerneltui.evaluation.bench_result import LaneResult, Mode, ModeTimes, ShapeResult, percentile
 from kerneltui.evaluation.bench_summary import summaries
-from kerneltui.headless.bench_file import BenchFile
+from kerneltui.evaluation.bench_times import served
+from kerneltui.evaluation.floors import believed_floor
+from kerneltui.evaluation.lane_times import Served
 from kerneltui.headless.bench_report import all_summaries, report, shape_table, worst_first
 from kerneltui.model.bands import BANDS, band_of
-from kerneltui.model.errors import UserError
 from kerneltui.model.statistics import Verdict
 from kerneltui.model.workload import Shape
 
@@ -153,49 +153,6 @@ def test_a_result_comes_back_from_its_record():
     assert ShapeResult.from_record(record).to_record() == record
 
 
-def bench_file(path: Path, **head: Any) -> BenchFile:
-    names = ("schema", "workload", "definition", "target", "kernels", "plan")
-    return BenchFile(path, {**dict.fromkeys(names, 1), "kernels": {"k": "1"}, **head})
-
-
-def test_a_run_goes_on_with_its_file(tmp_path: Path):
-    path = tmp_path / "new" / "bench.json"
-    first = bench_file(path)
-    first.check()
-    first.go_on()
-    assert not first.measured
-    first.begin()["environment"] = {"gpu": "one"}
-    first.add(result("a", 2.0**30, lane("nn", 100)))
-    second = bench_file(path)
-    second.go_on()
-    second.begin()
-    second.add(result("b", 2.0**30, lane("nn", 100)))
-    third = bench_file(path)
-    third.go_on()
-    assert [(part, found.shape) for part, found in third.results] == [(0, "a"), (1, "b")]
-    assert third.parts[0]["environment"] == {"gpu": "one"}
-    assert [file.name for file in path.parent.iterdir()] == ["bench.json"]
-
-
-def test_a_file_of_another_run_or_of_none_is_refused(tmp_path: Path):
-    path = tmp_path / "bench.json"
-    other = bench_file(path, kernels={"k": "2"})
-    other.begin()
-    other.write()
-    with pytest.raises(UserError, match="another run \\(other kernels\\)"):
-        bench_file(path).go_on()
-    path.write_text("{")
-    with pytest.raises(UserError, match="is no file of a benchmark"):
-        bench_file(path).go_on()
-    path.write_text("[]")
-    with pytest.raises(UserError, match="another run \\(other schema\\)"):
-        bench_file(path).go_on()
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    with pytest.raises(UserError, match="cannot be written"):
-        bench_file(blocked / "bench.json").check()
-
-
 def test_percentiles_are_values_that_occurred():
     assert percentile([3, 1, 2], 0.5) == 2
     assert percentile([1, 2, 3, 4], 0.99) == 4
@@ -238,6 +195,56 @@ def test_a_library_that_waits_for_the_host_is_no_measure_of_what_can_be():
     assert not waits.doubt(waits.lane("kernel"), Mode.SUSTAINED)
     assert "host-bound" in shape_table(waits)
     assert "host-bound" not in shape_table(busy)
+
+
+@pytest.mark.parametrize(("share", "label"), [(0.5, True), (0.125, False), (None, False)])
+def test_calls_after_pauses_that_wait_for_the_device_are_labelled(share: float | None, label: bool):
+    more = {} if share is None else {"unheld": share}
+    library = LaneResult("nn", True, {Mode.SERVER: ModeTimes(((100.0,),) * 8, more)})
+    kernel = LaneResult("kernel", False, {Mode.SERVER: times(*[[30.0]] * 8)})
+    found = replace(result("a", 2.0**30, library, kernel), library_factor=3.0)
+    assert ("host-bound" in shape_table(found)) is label
+    assert ("QUAR" in found.doubt(kernel, Mode.SERVER)) is not label
+    rows = {row["name"]: row for row in found.to_record()["ratios"]}
+    assert rows["nn"].get("host_bound", False) is label
+    assert "host_bound" not in rows["kernel"]
+
+
+def test_calls_of_any_rank_that_could_not_be_held_back_are_remembered():
+    ranks = [{"launch_ns": [1], "latency_ns": [5], "device_ns": [7 + rank]} for rank in range(2)]
+    held = Served.of(ranks)
+    assert held == Served((1,), (5,), (8,))
+    unheld = Served.of([ranks[0], {**ranks[1], "unheld": True}])
+    assert unheld == replace(held, unheld=True)
+    assert "unheld" not in served([held, held], evicted=True).more
+    found = served([held, unheld, unheld, unheld], evicted=True)
+    assert found.more["unheld"] == 0.75 and found.host_bound
+    assert not served([held, held, unheld], evicted=True).host_bound
+
+
+def test_a_library_that_is_faster_than_the_peak_lowers_the_floor():
+    assert believed_floor(100, None) == 100
+    assert believed_floor(100, 50.0) == 40
+    assert believed_floor(100, 1000.0) == 100
+    fast = LaneResult("nn", True, {Mode.SERVER: times([300.0]), Mode.WARM: times([99.0, 90.0])})
+    kernel = lane("kernel", 10, baseline=False)
+    assert result("a", 1.0, lane("tn", 100), fast, kernel, FAILED).fastest_ns == 90
+    assert result("a", 1.0, kernel).fastest_ns is None
+
+
+def test_a_shape_that_was_left_out_is_in_no_number_and_says_why():
+    left_out = replace(result("big", 2.0**41), left_out="the judge: no room")
+    assert shape_table(left_out) == "big: left out: the judge: no room"
+    measured = result("a", 2.0**30, lane("nn", 100), lane("kernel", 50, baseline=False))
+    both = [measured, left_out]
+    rows = all_summaries(both, ["kernel"])
+    assert [(row.band, row.shapes, row.failed) for row in rows] == [
+        ("2^29-33 FLOP", 1, 0),
+        ("all", 1, 0),
+    ]
+    assert "big: the judge: no room" in report(both, ["kernel"], rows)
+    assert "left out" not in report([measured], ["kernel"], rows)
+    assert ShapeResult.from_record(left_out.to_record()) == left_out
 
 
 # -- bands

@@ -14,7 +14,7 @@ from kerneltui.evaluation.benchmark import (
 from kerneltui.evaluation.lane import Lane
 from kerneltui.evaluation.outcome import KernelFault
 from kerneltui.evaluation.rounds import ShapeRounds
-from kerneltui.evaluation.timing import Timer, TimingProtocol
+from kerneltui.evaluation.timing import GPU_PROTOCOL, Timer, TimingProtocol
 from kerneltui.model.measurement import FailureKind, Measurement, MeasurementStage
 from kerneltui.model.statistics import Verdict
 
@@ -83,6 +83,23 @@ def test_a_shape_alone_abandons_nobody_unless_it_is_hopeless() -> None:
 
 def test_one_noisy_round_abandons_nobody() -> None:
     screen_all(benchmark(ScriptedTimer({A: 1.6, B: 1.6}, spread=0.2)))
+
+
+def test_who_would_be_abandoned_is_asked_once_more() -> None:
+    class Struck(ScriptedTimer):
+        """All pairs of a shape's first round are struck by a neighbour."""
+
+        def rounds(self, found: ShapeRounds, *arguments: Any, **options: Any) -> None:
+            self.ratios[found.shape] = 1.0 if found.candidate else 1.6
+            super().rounds(found, *arguments, **options)
+
+    struck = Struck({A: 0.0, B: 0.0})
+    screen_all(benchmark(struck))
+    assert struck.asked[:3] == [(A, 1), (B, 1), (B, 1)]
+    slow = ScriptedTimer({A: 1.8, B: 1.7})
+    with pytest.raises(KernelFault):
+        screen_all(benchmark(slow))
+    assert slow.asked == [(A, 1), (B, 1), (B, 1)]
 
 
 def test_a_clearly_slower_candidate_needs_no_benchmark() -> None:
@@ -287,3 +304,15 @@ def test_an_early_end_is_as_careful_as_a_late_one() -> None:
     early = found.result().geomean
     found.more()
     assert found.result().geomean.low > early.low
+
+
+def test_a_sample_is_as_long_as_the_incumbent_needs_it() -> None:
+    yard = yardstick()
+    nbytes = 1 << 20
+    yard.fit(TimingProtocol(), 2_000_000.0, nbytes)
+    assert (yard.calls, yard.sets, yard.short) == (2, 16, False)
+    yard.fit(GPU_PROTOCOL, 60_000.0, nbytes)
+    assert (yard.calls, yard.sets, yard.kept) == (34, 34, 3)
+    assert yard.short is (yard.shape.ranks == 1)
+    yard.fit(GPU_PROTOCOL, 50_000_000.0, 1 << 30)
+    assert (yard.calls, yard.sets, yard.kept, yard.call_ns) == (1, 3, 3, 50_000_000.0)

@@ -14,9 +14,11 @@ torch = pytest.importorskip("torch")
 
 from evaluation_fakes import WORKLOAD_FOLDER, shape, workload  # noqa: E402
 
+from kerneltui.evaluation.judge import Judge  # noqa: E402
 from kerneltui.evaluation.judge_client import JudgeClient, JudgeFailure  # noqa: E402
 from kerneltui.evaluation.values import FaultKind, ValueClass  # noqa: E402
 from kerneltui.model.workload import Role, Shape  # noqa: E402
+from kerneltui.targets.channel import Channel  # noqa: E402
 from kerneltui.targets.cpu.memory import GroupMemory  # noqa: E402
 from kerneltui.targets.patterns import Poison  # noqa: E402
 from kerneltui.targets.windows import GroupLayout, TensorSpec  # noqa: E402
@@ -294,3 +296,37 @@ def test_a_loose_tolerance_shows_in_the_self_test(tmp_path: Path) -> None:
 
 def test_roles_of_the_workload_are_what_the_tests_assume() -> None:
     assert [t.role for t in workload().tensors] == [Role.INPUT, Role.INPUT, Role.OUTPUT]
+
+
+def test_no_device_is_waited_for_that_no_rank_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[int] = []
+    broken: list[bool] = [False]
+
+    def synchronize(device: int) -> None:
+        waited.append(device)
+        if broken[0]:
+            raise RuntimeError("an illegal memory access was encountered")
+
+    made = Judge(WORKLOAD_FOLDER.parent / "gemm", 1, "cuda")
+    made.makes_memory = True
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    assert "ok" in made.answer({"op": "hello"}, ())
+    assert waited == [0], "that would open a context on the GPUs of others"
+    assert made.answer({"op": "detach"}, ()) == {"error": "KeyError: 'group'", "broken": False}
+    broken[0] = True
+    answer = made.answer({"op": "hello"}, ())
+    assert answer["broken"] and "illegal memory access" in answer["error"]
+
+
+def test_a_judge_whose_device_is_broken_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = JudgeClient(WORKLOAD_FOLDER, 1)
+    client.start()
+    client.wait()
+    pid = client.pid
+    answer = {"error": "RuntimeError: an illegal memory access was encountered", "broken": True}
+    with monkeypatch.context() as changed:
+        changed.setattr(Channel, "receive_with_descriptors", lambda *_: (answer, []))
+        with pytest.raises(JudgeFailure, match="illegal memory access"):
+            client.detach("nobody")
+    assert not client.pid and not Path(f"/proc/{pid}").exists()

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from evaluation_fakes import workload
 
@@ -5,8 +7,13 @@ from kerneltui.evaluation.canary import broken_kernel
 from kerneltui.evaluation.kernel_lint import lint
 from kerneltui.evaluation.kernel_text import identity_of, kernel_text
 from kerneltui.evaluation.outcome import KernelFault
+from kerneltui.evaluation.stand import Stand
+from kerneltui.evaluation.timing import TimingProtocol
 from kerneltui.model.kernel import parse_kernel
 from kerneltui.model.measurement import FailureKind, Stage
+from kerneltui.targets.cpu.runtime import CpuTarget
+from kerneltui.targets.errors import TargetError
+from kerneltui.targets.locks import MachineLock
 
 SEED = (workload().kernels / "host.cpp").read_text()
 
@@ -46,3 +53,21 @@ def test_the_canary_keeps_the_kernel_and_its_declarations() -> None:
     broken = parse_kernel(broken_kernel(SEED))
     assert SEED in broken.source
     assert broken.configuration == parse_kernel(SEED).configuration
+
+
+@pytest.mark.parametrize(
+    ("says", "of_the_kernel"),
+    [("kernel.cpp:1:1: error: so it is", True), ("ld: failed: No space left on device", False)],
+)
+def test_a_compiler_that_the_machine_ended_is_no_fault_of_the_kernel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str, of_the_kernel: bool
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exec echo fake 1\necho "{says}"; exit 1\n'
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    stand = Stand(workload(), CpuTarget(tmp_path, lock=MachineLock(tmp_path)), TimingProtocol())
+    with pytest.raises(KernelFault if of_the_kernel else TargetError, match=says):
+        stand.build(parse_kernel(SEED, "k.cpp"))

@@ -25,6 +25,7 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimpleNamespace(
         count=1,
         numbers=(0,),
+        why_no_more="",
         describe=lambda index: SimpleNamespace(arch="sm_90a"),
         telemetry=lambda: None,
         use=lambda index: SimpleNamespace(unaccounted_bytes=0),

@@ -75,3 +75,28 @@ def test_the_descriptors_of_a_refusal_are_there_to_be_closed() -> None:
     found = answers_with([1], 1, ok=False)
     assert found.failed
     found.drop_passed()
+
+
+def test_answers_are_read_also_where_what_was_done_meanwhile_fails() -> None:
+    channels = RankChannels()
+    end = Channel(channels.add())
+
+    def serve() -> None:
+        for _ in range(2):
+            message, _ = end.receive_with_descriptors(time.monotonic() + 20)
+            end.send({"nonce": message["nonce"], "ok": True, "asked": message["do"]})
+
+    def fail() -> None:
+        raise ValueError("no inputs")
+
+    rank = threading.Thread(target=serve)
+    rank.start()
+    try:
+        with pytest.raises(ValueError, match="no inputs"):
+            channels.ask({"do": "sample"}, time.monotonic() + 20, meanwhile=fail)
+        found = channels.ask({"do": "teardown"}, time.monotonic() + 20)
+        assert found.given[0]["asked"] == "teardown"
+    finally:
+        rank.join()
+        channels.close()
+        end.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from kerneltui.targets import building
 from kerneltui.targets.cpu.landlock import landlock_version
 from kerneltui.targets.cpu.toolchain import CpuToolchain
 from kerneltui.targets.errors import CompileFailure, TargetError
@@ -95,27 +96,37 @@ def test_a_message_of_forty_thousand_lines_is_short(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["limit", "stop"])
-def test_a_stopped_compiler_leaves_no_process(tmp_path: Path, stopped: bool) -> None:
+def test_a_stopped_compiler_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
     # It starts a child that ignores SIGTERM and leaves the process group.
     body = """
-    (trap '' TERM; setsid sh -c 'trap "" TERM; sleep 1000' & sleep 1000) &
     echo 'kernel.cpp:1:1: error: so far'
+    (trap '' TERM; setsid sh -c 'trap "" TERM; : > begun; sleep 1000' & sleep 1000) &
     sleep 1000
     """
     compiler = fake_compiler(tmp_path, body)
     toolchain = CpuToolchain(tmp_path / "cache", compiler=compiler, lock=MachineLock(tmp_path))
     before = descendants([os.getpid()])
-    stop = threading.Event()
-    timer = threading.Timer(0.7, stop.set)
-    if stopped:
-        timer.start()
+    looks = 0
+
+    def begun() -> bool:
+        return any(toolchain._cache.folder.glob("build-*/begun"))
+
+    def hurried() -> float:
+        # From the child's start on, the time between two looks at the clock is half a minute.
+        nonlocal looks
+        looks += begun()
+        return time.monotonic() + 30 * looks
+
+    clock = SimpleNamespace(monotonic=time.monotonic if stopped else hurried, sleep=time.sleep)
+    monkeypatch.setattr(building, "time", clock)
     with pytest.raises(CompileFailure) as caught:
-        toolchain.compile(GOOD, limit_s=60.0 if stopped else 0.7, stop=stop.is_set)
-    timer.cancel()
+        toolchain.compile(GOOD, limit_s=100.0, stop=begun if stopped else None)
     assert caught.value.timed_out
     if not stopped:
         assert "after 1 errors: kernel.cpp:1:1: error: so far" in caught.value.reason
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while descendants([os.getpid()]) - before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not descendants([os.getpid()]) - before

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from kerneltui.model.workload import Role
 from kerneltui.targets.cpu.device import describe_cpu
 from kerneltui.targets.cpu.runtime import CpuTarget
 from kerneltui.targets.group import RankGroup
+from kerneltui.targets.keeping import keep
 from kerneltui.targets.port import GroupRole, Limits
 from kerneltui.targets.windows import DType, GroupLayout, TensorSpec
 
@@ -35,11 +35,11 @@ _SETTLED = 1.1
 _SETTLED_SPREAD = 0.15
 _SAMPLE_NS = 3_000_000
 _FMA_STEPS = 100_000
-_ROUND_TRIPS = 200
+_ROUND_TRIPS, _FIRST_TRIPS, _TRIPS_NS = 200, 4, 50_000_000
 _GEMM_SHAPES = ((256, 512, 512), (512, 1024, 1024), (1024, 2048, 512), (1024, 1024, 1024))
 _COPY_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 _READ_BYTES = (1 << 20, 8 << 20, 48 << 20)
-_LIMITS = Limits(setup_s=60.0, sample_s=60.0)
+_LIMITS = Limits(load_s=60.0, setup_s=60.0, first_call_s=60.0, sample_s=60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +159,8 @@ def measure_ceilings(
         measured = _measure(group, target.threads_per_rank(ranks))
     if not measured.settled:
         return measured  # good for now, and measured again next time
-    stored.parent.mkdir(parents=True, exist_ok=True)
-    temporary = stored.with_suffix(f".{secrets.token_hex(4)}.tmp")
-    temporary.write_text(json.dumps(measured.to_json(), indent=1))
-    temporary.replace(stored)
+    if trouble := keep(stored, json.dumps(measured.to_json(), indent=1)):
+        target.notices.say(trouble)
     return measured
 
 
@@ -234,10 +232,18 @@ def _peak(group: RankGroup, threads: int) -> Rate:
 def _latency(group: RankGroup) -> Rate:
     if group.ranks < 2:
         return Rate("flag between ranks", 0.0, 0.0)
-    durations = _durations(group, [], _FLAG, _ROUND_TRIPS)
-    one_way = [duration / _ROUND_TRIPS / 2 for duration in durations]
+    quickest = _first_calls(group, [], _FLAG, _FIRST_TRIPS)
+    group.teardown()
+    trips = _trips(quickest)
+    durations = _durations(group, [], _FLAG, trips)
+    one_way = [duration / trips / 2 for duration in durations]
     best = min(one_way)
     return Rate("flag between ranks", best, statistics.median(one_way) / best - 1)
+
+
+def _trips(first_ns: float) -> int:
+    """Round trips of a call, by the first few: with busy neighbours one may take milliseconds."""
+    return max(1, min(_ROUND_TRIPS, int(_TRIPS_NS * _FIRST_TRIPS / max(1, first_ns))))
 
 
 def _rate(
@@ -254,11 +260,7 @@ def _durations(
     then: Callable[[], None] | None = None,
 ) -> list[float]:
     """Nanoseconds of a call, for each of several samples of some milliseconds."""
-    layout = GroupLayout.plan(tensors, {}, ranks=group.ranks, sets=2, signal_words=1)
-    group.setup(layout, {"MODE": mode, "COUNT": count})
-    first = group.run(0, 1)
-    second = group.run(1, 2)
-    calls = max(1, round(_SAMPLE_NS / max(1, min(first.elapsed_ns, second.elapsed_ns))))
+    calls = max(1, round(_SAMPLE_NS / max(1, _first_calls(group, tensors, mode, count))))
     found: list[float] = []
     # Neighbours only ever make a sample slower: go on while the best looks like an exception.
     while len(found) < _SAMPLES or (
@@ -269,6 +271,13 @@ def _durations(
         then()
     group.teardown()
     return found
+
+
+def _first_calls(group: RankGroup, tensors: Sequence[TensorSpec], mode: int, count: int) -> float:
+    """Sets the probe up and makes two calls; nanoseconds of the shorter one."""
+    layout = GroupLayout.plan(tensors, {}, ranks=group.ranks, sets=2, signal_words=1)
+    group.setup(layout, {"MODE": mode, "COUNT": count})
+    return min(group.run(0, 1).elapsed_ns, group.run(1, 2).elapsed_ns)
 
 
 def _as_rate(what: str, durations_ns: Sequence[float], work: float) -> Rate:

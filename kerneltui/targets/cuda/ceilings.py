@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 from kerneltui.model.limit import Ceilings
 from kerneltui.targets.cuda.device import Gpus
 from kerneltui.targets.cuda.packages import math_libraries
+from kerneltui.targets.keeping import keep
 
 __all__ = ["best_of", "read_ceilings", "stored_ceilings", "write_ceilings"]
 
@@ -54,12 +54,9 @@ def read_ceilings(file: Path) -> Ceilings | None:
         return None  # not measured yet, or not readable: measured now
 
 
-def write_ceilings(file: Path, ceilings: Ceilings) -> None:
-    """Keeps rates; a half-written file never stands there."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_suffix(f".{secrets.token_hex(4)}.tmp")
-    temporary.write_text(json.dumps(asdict(ceilings), indent=1))
-    temporary.replace(file)
+def write_ceilings(file: Path, ceilings: Ceilings) -> str:
+    """Keeps rates; returns why that cannot be, or nothing."""
+    return keep(file, json.dumps(asdict(ceilings), indent=1))
 
 
 def best_of(ranks: int, rates: Sequence[Mapping[str, Any]]) -> Ceilings:

@@ -16,6 +16,7 @@ from kerneltui.targets.cuda.policy import MachinePolicy
 from kerneltui.targets.cuda.telemetry import Telemetry
 from kerneltui.targets.cuda.toolchain import arch_of
 from kerneltui.targets.errors import TargetError
+from kerneltui.targets.processes import is_alive
 
 __all__ = [
     "VISIBLE",
@@ -81,8 +82,12 @@ class DeviceUse:
 class Gpus:
     """The management library, opened once.
 
+    Attributes:
+        driver: Version of the driver.
+        why_no_more: That the user's variable names something else than a GPU, where its list ends; or "".
+
     Raises:
-        TargetError: If it is not there, or finds no GPU.
+        TargetError: If it is not there, finds no GPU, or none that the user's variable names.
     """
 
     def __init__(self) -> None:
@@ -98,14 +103,16 @@ class Gpus:
             everything = [
                 pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())
             ]
-            self._handles = _chosen(
-                everything, [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in everything]
-            )
+            ids = [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in everything]
             self.driver = str(pynvml.nvmlSystemGetDriverVersion())
         except pynvml.NVMLError as error:
             raise TargetError(f"no GPU to be seen: {error}") from error
-        if not self._handles:
+        if not everything:
             raise TargetError("this machine has no NVIDIA GPU; use --target cpu")
+        self._handles, unknown = _chosen(everything, ids)
+        if not self._handles:
+            raise TargetError(_unknown_words(unknown))
+        self.why_no_more = _unknown_words(unknown) if unknown else ""
 
     @property
     def count(self) -> int:
@@ -166,14 +173,33 @@ class Gpus:
 class MemoryWatch:
     """Tells whether the processes of a group have left their devices, and their memory with them.
 
+    In a container the driver may list nobody. The memory of the judge, too, belongs to no process then, so
+    memory tells nothing, and that processes are gone is what /proc says.
+
     Args:
         gpus: The management library.
         devices: Which GPUs, as it counts them.
+
+    Attributes:
+        names_ours: Whether the driver lists processes of ours; None until one was on a GPU for certain.
     """
 
     def __init__(self, gpus: Gpus, devices: Sequence[int]) -> None:
         self._gpus = gpus
         self._idle = {index: gpus.use(index).unaccounted_bytes for index in devices}
+        self.names_ours: bool | None = None
+
+    def know(self, pids: Sequence[int]) -> None:
+        """Looks whether the driver lists ranks that are on the first devices for certain."""
+        if self.names_ours:
+            return
+        try:
+            listed = [
+                self._gpus.use(index).processes.keys() for index in [*self._idle][: len(pids)]
+            ]
+        except TargetError:  # the end of the group asks again, and tells
+            return
+        self.names_ours = any(keys & set(pids) for keys in listed)
 
     def wait_gone(
         self,
@@ -181,6 +207,7 @@ class MemoryWatch:
         devices: Sequence[int],
         buffers: Sequence[int],
         *,
+        living: Collection[int] = (),
         patience_s: float | None = None,
     ) -> dict[int, str]:
         """Waits until processes have left the devices.
@@ -190,6 +217,7 @@ class MemoryWatch:
             devices: Which devices.
             buffers: By device, bytes of the buffers that are shared between processes: the
                 management library counts them to none.
+            living: Those of the processes that /proc still shows.
             patience_s: How long to wait; 30 s by default.
 
         Returns:
@@ -197,24 +225,47 @@ class MemoryWatch:
         """
         deadline = time.monotonic() + (_PATIENCE_S if patience_s is None else patience_s)
         while True:
-            left = {i: text for i in devices if (text := self._left(i, pids, buffers[i]))}
+            left = self._left(devices, set(pids), buffers, living)
             if not left or time.monotonic() >= deadline:
                 return left
             time.sleep(_POLL_S)
 
-    def _left(self, index: int, pids: Collection[int], buffers: int) -> str:
-        try:
-            use = self._gpus.use(index)
-        except TargetError as error:  # a GPU that is lost is not free, and the end goes on
-            return str(error)
-        here = sorted(use.processes.keys() & set(pids))
-        if here:
-            return f"processes {', '.join(map(str, here))} are still on it"
-        idle, now = self._idle[index], use.unaccounted_bytes
-        if idle is not None and now is not None and now > idle + buffers + _SLACK_BYTES:
-            more = (now - idle - buffers) >> 20
-            return f"{more} MiB are in use that belong to no process"
-        return ""
+    def _left(
+        self,
+        devices: Sequence[int],
+        pids: set[int],
+        buffers: Sequence[int],
+        living: Collection[int],
+    ) -> dict[int, str]:
+        left: dict[int, str] = {}
+        listed: set[int] = set()
+        for index in devices:
+            try:
+                use = self._gpus.use(index)
+            except TargetError as error:  # a GPU that is lost is not free, and the end goes on
+                left[index] = str(error)
+                continue
+            here = use.processes.keys() & pids
+            listed |= here
+            text = f"processes {_words(here)} are still on it" if here else ""
+            if text := text or self._memory_left(use, self._idle[index], buffers[index]):
+                left[index] = text
+        if listed:
+            self.names_ours = True
+        nowhere = {pid for pid in living if pid not in listed and is_alive(pid)}
+        if nowhere:  # each device of the group may be theirs
+            text = f"processes {_words(nowhere)} of its group do not end, and may be on it"
+            left = {index: left.get(index, text) for index in devices}
+        return left
+
+    def _memory_left(self, use: DeviceUse, idle: int | None, buffers: int) -> str:
+        now = use.unaccounted_bytes
+        if not self.names_ours or idle is None or now is None:
+            return ""
+        more = now - idle - buffers
+        return (
+            f"{more >> 20} MiB are in use that belong to no process" if more > _SLACK_BYTES else ""
+        )
 
 
 def device_environment(policy: MachinePolicy) -> dict[str, str]:
@@ -230,17 +281,33 @@ def device_environment(policy: MachinePolicy) -> dict[str, str]:
     }
 
 
-def _chosen(handles: Sequence[Any], names: Sequence[str]) -> list[Any]:
-    """The devices that the user's variable names, by number or by the beginning of an id."""
+def _chosen(handles: Sequence[Any], ids: Sequence[str]) -> tuple[list[Any], str]:
+    """The devices that the user's variable names, by number or by the beginning of an id.
+
+    CUDA, too, ends the list at the first word that it does not know, which is given beside them.
+    """
     chosen = os.environ.get(VISIBLE)
     if chosen is None:
-        return list(handles)
+        return list(handles), ""
     found: list[Any] = []
     for word in filter(None, (part.strip() for part in chosen.split(","))):
-        places = [i for i, name in enumerate(names) if name.startswith(word)]
+        places = [i for i, name in enumerate(ids) if name.startswith(word)]
         if word.isdigit() and int(word) < len(handles):
             places = [int(word)]
         if len(places) != 1:
-            break  # CUDA, too, ends the list at the first name that it does not know
+            return found, word
         found.append(handles[places[0]])
-    return found
+    return found, ""
+
+
+def _unknown_words(word: str) -> str:
+    """Why the user's variable names no GPU, or no more GPUs, and what to do."""
+    if not word:
+        return f"{VISIBLE} is empty, so there is no GPU; unset it, or use --target cpu"
+    if word.startswith("MIG-"):
+        return f"{VISIBLE} names '{word}': MIG instances are not supported; name a whole GPU"
+    return f"{VISIBLE} names '{word}', which is not one GPU of this machine; see nvidia-smi -L"
+
+
+def _words(pids: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(pids)))

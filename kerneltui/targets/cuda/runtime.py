@@ -124,8 +124,10 @@ class CudaTarget:
             self.gpus.numbers,
             lambda text: self.notices.say(text, passing=True),
         )
-        watch = MemoryWatch(self.gpus, range(self.gpus.count))
-        self._quarantine = Quarantine(self.gpus.count, watch, self.notices.say)
+        self._watch = MemoryWatch(self.gpus, range(self.gpus.count))
+        self._quarantine = Quarantine(
+            self.gpus.count, self._watch, self.notices.say, self.gpus.why_no_more
+        )
         self._company = Company(self.gpus, self.notices.say)
         nccl = installed_nccl()
         self._nccl, self._words = _header(nccl), nccl_words(nccl)
@@ -282,6 +284,7 @@ class CudaTarget:
             "policy": canonical_json(self.policy).decode(),
         }
         group = self._processes.open(role, ranks, limits, options)
+        self._watch.know(group.pids)
         self._level = group.sandbox_level
         return group
 
