@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,24 +65,34 @@ def child(session: Path, real: bool) -> None:
     run_engine(setup)
 
 
-def kill_once(session: Path, real: bool, longest: float) -> tuple[int, int]:
-    """Starts, kills, opens again; returns events in the journal and events acknowledged this time."""
+def kill_once(session: Path, real: bool, longest: float, *, wait: bool) -> tuple[int, int]:
+    """Starts, kills, opens again; returns events in the journal and events acknowledged this time.
+
+    It takes long to start, and little happens then: with `wait` the kill comes after the first event.
+    """
     command = [sys.executable, __file__, "--child", str(session)] + (["--real"] if real else [])
     process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
     acknowledged: dict[int, str] = {}
+    heard = threading.Event()
 
     def listen() -> None:
         assert process.stdout is not None
         for line in process.stdout:
             position, digest = line.split()
             acknowledged[int(position)] = digest.decode()
+            heard.set()
+        heard.set()
 
     listener = threading.Thread(target=listen)
     listener.start()
-    time.sleep(random.uniform(0.2, longest))
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    if wait:
+        heard.wait()
+    time.sleep(random.uniform(0.0 if wait else 0.2, longest))
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    code = process.wait()
     listener.join()
+    assert code == -signal.SIGKILL, f"it ended by itself, with code {code}"
     return check(session, acknowledged), len(acknowledged)
 
 
@@ -156,6 +167,7 @@ def run_with_agents(kills: int, longest: float) -> None:
                 flush=True,
             )
         assert not server.problems, server.problems[0]
+    assert total, "no event was acknowledged, so none could be lost"
     minutes = (time.monotonic() - began) / 60
     print(
         f"{kills} kills in {minutes:.1f} minutes, {total} events acknowledged, none lost; {lost} calls "
@@ -170,8 +182,11 @@ def run(kills: int, real: bool, longest: float) -> None:
     while done < kills:
         with tempfile.TemporaryDirectory(prefix="kerneltui-crash-") as folder:
             session = Path(folder) / "session"
-            for _ in range(min(KILLS_PER_SESSION, kills - done)):
-                events, acknowledged = kill_once(session, real, longest)
+            last = min(KILLS_PER_SESSION, kills - done) - 1
+            for number in range(last + 1):
+                # One of four at any instant, but the last one finds a session.
+                wait = number == last or random.random() >= 0.25
+                events, acknowledged = kill_once(session, real, longest, wait=wait)
                 total += acknowledged
                 done += 1
             subprocess.run(
@@ -180,6 +195,7 @@ def run(kills: int, real: bool, longest: float) -> None:
                 capture_output=True,
             )
             print(f"{done} kills, {events} events in this session, no event lost", flush=True)
+    assert total, "no event was acknowledged, so none could be lost"
     minutes = (time.monotonic() - began) / 60
     print(f"{done} kills in {minutes:.1f} minutes, {total} events acknowledged, none lost")
 

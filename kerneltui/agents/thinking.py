@@ -248,7 +248,7 @@ class Thinker:
         self.interrupt()
         self._model.close()
         if self._thread is not None:
-            self._thread.join(2.0)
+            self._thread.join(10.0)
 
     def _think(self, parent: str, thought: Callable[[Talk], Proposal | None], arm: str) -> None:
         talk = Talk(self._agent, self._model, self._tell, self._stop.is_set, self._rests)

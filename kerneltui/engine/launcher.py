@@ -19,7 +19,7 @@ from kerneltui.targets.environment import without_keys
 
 __all__ = ["Launch", "launch_engine", "launch_reader", "running"]
 
-START_LIMIT_S = 30.0
+START_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from kerneltui.model.workload import Role, Shape, Workload
@@ -12,7 +13,9 @@ from kerneltui.targets.sample import Sample
 __all__ = ["causality_broken", "cpu_time_ns", "left_running", "producers"]
 
 _GRACE_S, _WINDOW_S = 0.010, 0.020
-_BUSY_SHARE = 0.25
+_PATIENCE_S, _LONGEST_S, _MOST_NS = 1.0, 5.0, 250_000_000
+_BUSY_SHARE, _LEAST_SHARE = 0.25, 0.01
+_IN_A_ROW = 3  # quiet windows after one that was not
 
 
 def producers(workload: Workload, shape: Shape) -> tuple[int, ...]:
@@ -63,13 +66,36 @@ def cpu_time_ns(pids: Sequence[int]) -> int:
 
 
 def left_running(pids: Sequence[int]) -> float:
-    """Share of one processor that idle ranks use: work that a kernel left behind; 0 if it is small.
+    """Share of one processor that idle ranks use: work that a kernel left behind; 0 if there is none.
 
-    Spinning for a moment after a parallel region is common and allowed, so the first moment is left out.
+    Spinning for a moment after a parallel region is common and allowed. On a busy machine the moment is
+    long, and what never stops gets little: so ranks are left running that are not quiet within a second,
+    or within five if they have hardly had a processor.
     """
+    began, at_first = time.monotonic(), cpu_time_ns(pids)
     time.sleep(_GRACE_S)
-    before, begin = cpu_time_ns(pids), time.monotonic_ns()
-    time.sleep(_WINDOW_S)
-    used = cpu_time_ns(pids) - before
-    share = used / max(1, time.monotonic_ns() - begin)
-    return share if share > _BUSY_SHARE else 0.0
+    wanted = 1
+    while True:
+        before, begin = cpu_time_ns(pids), time.monotonic_ns()
+        time.sleep(_WINDOW_S)
+        now = cpu_time_ns(pids)
+        share = (now - before) / max(1, time.monotonic_ns() - begin)
+        quiet = share <= _BUSY_SHARE and not _runnable(pids)
+        wanted = wanted - 1 if quiet else _IN_A_ROW
+        if not wanted:
+            return 0.0
+        limit = _PATIENCE_S if now - at_first > _MOST_NS else _LONGEST_S
+        if time.monotonic() - began > limit:
+            return max(share, _LEAST_SHARE)
+
+
+def _runnable(pids: Sequence[int]) -> bool:
+    """Whether a thread of these processes runs, or would if it got a processor."""
+    for pid in pids:
+        for entry in Path(f"/proc/{pid}/task").glob("*/stat"):
+            with suppress(OSError, ValueError):  # a thread that ended meanwhile
+                text = entry.read_text()
+                # The name in parentheses may hold anything.
+                if text[text.rindex(")") + 2] == "R":
+                    return True
+    return False

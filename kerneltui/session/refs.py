@@ -26,7 +26,7 @@ CANDIDATES = "refs/kerneltui/candidates/"
 
 _SHA = re.compile(r"[0-9a-f]{40}")
 _ZERO = "0" * 40
-_LOCK_WAIT_S = 5.0
+_LOCK_WAIT_S = 20.0
 """How long another program may hold the lock of a ref; packing holds it for an instant."""
 
 

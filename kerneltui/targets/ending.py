@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import signal
+import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from kerneltui.targets.client import ForkServerClient, exit_from
 from kerneltui.targets.errors import ServerFailure
 from kerneltui.targets.port import KillProof
+from kerneltui.targets.processes import kill_process
 
 __all__ = ["end_ranks"]
 
 _KILL_S = 12.0
+_GIVE_UP_S = 5.0  # on a process that the kernel does not let go after SIGKILL
 
 
 def end_ranks(server: ForkServerClient, group_id: str, pids: Sequence[int]) -> KillProof:
@@ -29,10 +30,7 @@ def end_ranks(server: ForkServerClient, group_id: str, pids: Sequence[int]) -> K
         answer = server.ask({"do": "kill", "group": group_id}, timeout_s=_KILL_S)
     except ServerFailure:
         # Without a server its ranks are gone: each dies with it. Look rather than trust.
-        left = tuple(pid for pid in pids if _is_rank(pid))
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        left = _kill([pid for pid in pids if _is_rank(pid)])
         return KillProof(group_id, (), (), 0.0, not left, left)
     return KillProof(
         group_id=group_id,
@@ -42,6 +40,17 @@ def end_ranks(server: ForkServerClient, group_id: str, pids: Sequence[int]) -> K
         gone=not answer["left"],
         left=tuple(answer["left"]),
     )
+
+
+def _kill(ranks: Sequence[int]) -> tuple[int, ...]:
+    """Ends processes that are no children; those that are there after a few seconds."""
+    for pid in ranks:
+        kill_process(pid, signal.SIGKILL)
+    gone_by = time.monotonic() + _GIVE_UP_S
+    # One that is to die still has to be scheduled for it.
+    while (left := tuple(pid for pid in ranks if _is_rank(pid))) and time.monotonic() < gone_by:
+        time.sleep(0.005)
+    return left
 
 
 def _is_rank(pid: int) -> bool:

@@ -31,6 +31,7 @@ from kerneltui.targets.windows import GroupLayout
 __all__ = ["StartedRanks"]
 
 _ANSWER_S = 0.5  # the harness gives up first and can say who was late; the engine waits this longer
+_EXIT_S = 10.0  # for the fork server to tell how a rank ended that is gone
 _DETAIL_CHARACTERS = 2000
 
 
@@ -273,7 +274,7 @@ class StartedRanks(Generic[Memory]):
     def _fail_answers(self, what: str, answers: Answers) -> NoReturn:
         if answers.gone:
             exits = {
-                rank: self._server.wait_exit(self._group_id, rank, 1.0) for rank in answers.gone
+                rank: self._server.wait_exit(self._group_id, rank, _EXIT_S) for rank in answers.gone
             }
             # If several are gone, the one that died of a signal of its own explains the others.
             rank = min(answers.gone, key=lambda r: (unremarkable(exits[r]), r))

@@ -46,7 +46,7 @@ def _tmux(text: str) -> bool:
             ["tmux", "load-buffer", "-w", "-"],
             input=text.encode("utf-8", "surrogateescape"),
             capture_output=True,
-            timeout=2,
+            timeout=10,
             check=False,
             env=without_keys(),
         )

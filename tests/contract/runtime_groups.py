@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from kerneltui.targets.port import GroupRole, Limits
 from kerneltui.targets.processes import descendants
 
 LIMITS = Limits(first_call_s=60.0, sample_s=60.0, load_s=60.0, setup_s=60.0)  # for busy machines
-HANG = Limits(first_call_s=1.0)
+HANG = replace(LIMITS, first_call_s=5.0)
 
 
 def check_nothing_left(target: CpuTarget) -> None:
@@ -67,7 +68,7 @@ def fails(target: CpuTarget, body: str, *, limits: Limits = LIMITS) -> RankFailu
     return caught.value
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

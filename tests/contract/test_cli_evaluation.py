@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,18 @@ def project(tmp_path: Path) -> Path:
 
 def run(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "kerneltui", *arguments]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    own = {
+        "XDG_CACHE_HOME": str(project / "cache"),
+        "XDG_CONFIG_HOME": str(project / "config"),
+    }
+    return subprocess.run(
+        command,
+        cwd=project,
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,9 @@ def rank(folder: Path, body: str, *, gcc: str = "") -> dict[str, Any]:
     )
     assert made.returncode == 0, made.stderr
     said = json.loads(made.stdout.strip().splitlines()[-1])
-    for _ in range(200):
-        if not is_alive(said["helper"]):
-            break
-        subprocess.run(["sleep", "0.02"], check=False)
+    end = time.monotonic() + 20
+    while is_alive(said["helper"]) and time.monotonic() < end:
+        time.sleep(0.02)
     assert not is_alive(said["helper"])
     return said
 

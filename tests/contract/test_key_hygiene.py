@@ -159,6 +159,7 @@ def steps(project: Path) -> list[Step]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_real_session_keeps_keys_to_itself(project: Path, tmp_path: Path):
     """A model is asked with the key, what it proposes is compiled and measured, and nobody else has it."""
     one_shape(project)
@@ -215,7 +216,7 @@ def _watched_session(
         watch = Watch(process.pid)
         watch.start()
         try:
-            process.wait(110)
+            process.wait(500)
         finally:
             process.kill()
             watch.done.set()
@@ -226,7 +227,7 @@ def _watched_session(
 def _check_bundle(session: Path, folder: Path, keys: dict[str, str]) -> None:
     bundle, copy = folder / "session.bundle", folder / "copy"
     command = [sys.executable, "-m", "kerneltui", "bundle", str(session), str(bundle)]
-    subprocess.run(command, env=keys, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, env=keys, check=True, capture_output=True, timeout=200)
     copy.mkdir()
     for arguments in (["init", "-q"], ["fetch", "-q", str(bundle), "refs/*:refs/all/*"]):
         subprocess.run(["git", *arguments], cwd=copy, check=True, capture_output=True)

@@ -17,6 +17,7 @@ from kerneltui.model.workload_file import load_workload
 from kerneltui.targets.cpu.runtime import CpuTarget
 from kerneltui.targets.errors import FailureKind as RankFailureKind
 from kerneltui.targets.errors import RankFailure
+from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import Build
 from kerneltui.targets.processes import descendants
 
@@ -57,7 +58,8 @@ class Tracing:
 
 @pytest.fixture(scope="module")
 def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    target = CpuTarget(tmp_path_factory.mktemp("cache"))
+    folder = tmp_path_factory.mktemp("cache")
+    target = CpuTarget(folder, lock=MachineLock(folder))
     target.toolchain = Tracing(target)
     workload = load_workload(ROOT / "workloads" / "gemm_allgather", "cpu")
     made = Stand(workload, target, TimingProtocol())

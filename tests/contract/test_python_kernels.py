@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 import time
 from collections.abc import Iterator
@@ -14,12 +15,14 @@ from kerneltui.model.workload import Role
 from kerneltui.targets.cpu.runtime import CpuTarget
 from kerneltui.targets.errors import CompileFailure, FailureKind, RankFailure, TargetError
 from kerneltui.targets.group import RankGroup
+from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import GroupRole, Limits
 from kerneltui.targets.python import PythonBuilds, extension_file
 from kerneltui.targets.windows import DType, GroupLayout, TensorSpec
 
 pytestmark = pytest.mark.slow
 
+OUTSIDE = Path(f"/tmp/kerneltui-was-here-{os.getpid()}")
 ROWS, COLUMNS = 101, 8  # does not divide by 2 or 3
 LIMITS = Limits(first_call_s=60.0, sample_s=60.0, load_s=60.0, setup_s=60.0)  # for busy machines
 
@@ -61,7 +64,8 @@ def kernel(run: str = "pass", setup: str = "pass", head: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuTarget]:
-    with CpuTarget(tmp_path_factory.mktemp("cache")) as made:
+    folder = tmp_path_factory.mktemp("cache")
+    with CpuTarget(folder, lock=MachineLock(folder)) as made:
         yield made
 
 
@@ -213,14 +217,14 @@ def test_what_is_changed_behind_the_lint_is_found(
         "import subprocess; subprocess.run(['/bin/true'])",
         "import os; os.fork()",
         "import socket; socket.socket()",
-        "open('/tmp/kerneltui-was-here', 'w')",
+        f"open('{OUTSIDE}', 'w')",
         "import os; os.kill(os.getppid(), 0)",
     ],
 )
 def test_the_sandbox_holds_python_too(target: CpuTarget, line: str) -> None:
     reason = failure(target, kernel(setup=line)).reason
     assert "PermissionError" in reason or "Operation not permitted" in reason
-    assert not Path("/tmp/kerneltui-was-here").exists()
+    assert not OUTSIDE.exists()
 
 
 def test_a_build_is_the_text_itself_and_is_found_again(tmp_path: Path) -> None:

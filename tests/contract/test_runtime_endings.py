@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,8 @@ from runtime_kernels import GATHER, kernel
 
 from kerneltui.targets.cpu.runtime import CpuTarget
 from kerneltui.targets.errors import FailureKind, RankFailure, ServerFailure
-from kerneltui.targets.port import GroupRole, Limits
+from kerneltui.targets.locks import MachineLock
+from kerneltui.targets.port import GroupRole
 from kerneltui.targets.processes import descendants, is_alive
 
 pytestmark = pytest.mark.slow
@@ -32,7 +34,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuTarget]:
-    with CpuTarget(tmp_path_factory.mktemp("cache")) as made:
+    folder = tmp_path_factory.mktemp("cache")
+    with CpuTarget(folder, lock=MachineLock(folder)) as made:
         yield made
 
 
@@ -50,7 +53,7 @@ def test_a_hang_names_the_ranks_and_their_epochs(target: CpuTarget) -> None:
     with pytest.raises(RankFailure) as caught:
         group.run(0, 3)
     assert caught.value.kind is FailureKind.HANG
-    assert "hung in run: no answer within 1 s" in caught.value.reason
+    assert "hung in run: no answer within 5 s" in caught.value.reason
     assert "rank 1 in epoch 3" in caught.value.reason
     assert not group.alive
     with pytest.raises(RankFailure, match="has ended"):
@@ -106,7 +109,7 @@ def test_a_c_plus_plus_exception_is_an_error(target: CpuTarget) -> None:
 
 
 def test_memory_beyond_the_limit_is_refused(target: CpuTarget) -> None:
-    limits = Limits(memory_bytes=256 << 20, first_call_s=60.0)
+    limits = replace(LIMITS, memory_bytes=256 << 20)
     body = r"""
     for (;;) {
         volatile char *taken = new char[16 << 20];
@@ -118,7 +121,7 @@ def test_memory_beyond_the_limit_is_refused(target: CpuTarget) -> None:
 
 
 def test_a_crash_near_the_memory_limit_says_memory(target: CpuTarget) -> None:
-    limits = Limits(memory_bytes=128 << 20, first_call_s=60.0)
+    limits = replace(LIMITS, memory_bytes=128 << 20)
     body = r"""
     for (;;) {
         char *p = static_cast<char *>(std::malloc(1 << 20));
@@ -131,7 +134,6 @@ def test_a_crash_near_the_memory_limit_says_memory(target: CpuTarget) -> None:
 
 
 def test_a_flood_of_output_is_counted_and_cut(target: CpuTarget) -> None:
-    limits = Limits(first_call_s=60.0)
     body = r"""
     if (c.rank == 0) {
         std::printf("first words\n");
@@ -142,7 +144,7 @@ def test_a_flood_of_output_is_counted_and_cut(target: CpuTarget) -> None:
         std::fflush(stdout);
     }
     """
-    with open_ready(target, kernel(body + GATHER), limits=limits) as group:
+    with open_ready(target, kernel(body + GATHER)) as group:
         check_gather(group, 0)
         expected = len("first words\n") + 100_000_000 + len("last words\n")
         assert wait_until(lambda: group.output()[0].total == expected)
@@ -189,7 +191,7 @@ def test_what_a_kernel_leaves_behind_goes_with_its_group(target: CpuTarget) -> N
     }
     if (middle > 0) waitpid(middle, nullptr, 0);
     """
-    with CpuTarget(target.cache, confine=False) as open_target:
+    with CpuTarget(target.cache, lock=target.lock, confine=False) as open_target:
         group = open_ready(open_target, kernel(body + GATHER))
         assert group.sandbox_level == "process hygiene only"
         check_gather(group, 0)
@@ -228,7 +230,7 @@ def test_secrets_of_the_environment_stay_outside(
     source = kernel(
         'for (char **v = environ; *v; ++v) if (std::strstr(*v, "sesame")) return 1;' + GATHER
     )
-    with CpuTarget(target.cache) as fresh, open_ready(fresh, source) as group:
+    with CpuTarget(target.cache, lock=target.lock) as fresh, open_ready(fresh, source) as group:
         check_gather(group, 0)
         for pid in (fresh.server_pid, *group.pids):
             assert b"sesame" not in Path(f"/proc/{pid}/environ").read_bytes()
@@ -245,7 +247,7 @@ def test_a_thread_that_stays_is_seen(target: CpuTarget) -> None:
 
 
 def test_a_rank_killed_from_outside_ends_the_group(target: CpuTarget) -> None:
-    group = open_ready(target, kernel("for (;;) pause();"), limits=LIMITS)
+    group = open_ready(target, kernel("for (;;) pause();"))
     killer = threading.Timer(0.3, os.kill, (group.pids[1], signal.SIGKILL))
     killer.start()
     with pytest.raises(RankFailure) as caught:
@@ -257,7 +259,7 @@ def test_a_rank_killed_from_outside_ends_the_group(target: CpuTarget) -> None:
 
 
 def test_kill_from_another_thread_interrupts(target: CpuTarget) -> None:
-    group = open_ready(target, kernel("for (;;) pause();"), limits=Limits(first_call_s=60.0))
+    group = open_ready(target, kernel("for (;;) pause();"))
     killer = threading.Timer(0.3, group.kill)
     killer.start()
     with pytest.raises(RankFailure) as caught:
@@ -294,14 +296,14 @@ def test_another_abi_version_is_refused(target: CpuTarget) -> None:
 def test_a_hanging_constructor_is_a_hang(target: CpuTarget) -> None:
     source = kernel() + "static int waiting = [] { for (;;) pause(); return 0; }();"
     build = target.toolchain.compile(source)
-    group = target.open_group(GroupRole.CANDIDATE, 2, limits=Limits(load_s=1.0))
+    group = target.open_group(GroupRole.CANDIDATE, 2, limits=replace(LIMITS, load_s=5.0))
     with pytest.raises(RankFailure, match="hung in load") as caught:
         group.load(build.library)
     assert caught.value.kind is FailureKind.HANG
 
 
 def test_everything_goes_with_the_server(target: CpuTarget) -> None:
-    fresh = CpuTarget(target.cache)
+    fresh = CpuTarget(target.cache, lock=target.lock)
     fresh.start()
     group = open_ready(fresh, kernel("for (;;) pause();"))
     os.kill(fresh.server_pid, signal.SIGKILL)
@@ -319,9 +321,11 @@ import sys, time
 from pathlib import Path
 from runtime_kernels import kernel, layout
 from kerneltui.targets.cpu.runtime import CpuTarget
+from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import GroupRole
 
-target = CpuTarget(Path(sys.argv[1]))
+folder = Path(sys.argv[1])
+target = CpuTarget(folder, lock=MachineLock(folder))
 target.start()
 build = target.toolchain.compile(kernel("signal(SIGTERM, SIG_IGN); for (;;) pause();"))
 group = target.open_group(GroupRole.CANDIDATE, 2)

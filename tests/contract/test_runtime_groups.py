@@ -20,6 +20,7 @@ from runtime_kernels import kernel, layout, specs
 from kerneltui.model.workload import Role
 from kerneltui.targets.cpu.runtime import CpuTarget
 from kerneltui.targets.errors import FailureKind, RankFailure, ServerFailure
+from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import GroupRole
 from kerneltui.targets.windows import DType, GroupLayout, TensorSpec
 
@@ -28,7 +29,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuTarget]:
-    with CpuTarget(tmp_path_factory.mktemp("cache")) as made:
+    folder = tmp_path_factory.mktemp("cache")
+    with CpuTarget(folder, lock=MachineLock(folder)) as made:
         yield made
 
 

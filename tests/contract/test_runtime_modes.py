@@ -12,6 +12,7 @@ from runtime_kernels import COLUMNS, ROWS, kernel, layout
 from kerneltui.targets.cpu.runtime import CpuTarget
 from kerneltui.targets.errors import RankFailure
 from kerneltui.targets.group import RankGroup
+from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import GroupRole, Limits
 
 pytestmark = pytest.mark.slow
@@ -29,7 +30,8 @@ LIMIT_S = 30.0
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuTarget]:
-    with CpuTarget(tmp_path_factory.mktemp("cache")) as made:
+    folder = tmp_path_factory.mktemp("cache")
+    with CpuTarget(folder, lock=MachineLock(folder)) as made:
         yield made
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import anthropic  # noqa: F401 - takes seconds, which are no part of the first call's time
 import pytest
 
 from kerneltui.agents.agent_config import AgentConfig, CallLimits, RoleModel

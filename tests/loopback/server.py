@@ -22,6 +22,7 @@ from typing import Any
 from loopback.script import Step, flat
 
 _LOOK_S = 0.1
+_CHECK_S = 20.0
 
 
 @dataclass(slots=True)
@@ -76,6 +77,10 @@ class Loopback:
 
     def check(self) -> None:
         """Fails if a request fitted no step, or a step was not taken as often as it should be."""
+        with self._guard:  # the client may be told of a stop before its last request is read
+            self._guard.wait_for(
+                lambda: self.problems or all(step.done for step in self.steps), _CHECK_S
+            )
         assert not self.problems, "\n".join(self.problems)
         unused = [step.name or str(step.expect) for step in self.steps if not step.done]
         assert not unused, f"never asked for: {unused}"
@@ -99,7 +104,7 @@ class Loopback:
             self._guard.notify_all()
         return step, recorded
 
-    def wait_for(self, step: str, seconds: float = 30) -> Recorded:
+    def wait_for(self, step: str, seconds: float = 120) -> Recorded:
         """Waits until the step of that name was taken, and returns its first request."""
         with self._guard:
             self._guard.wait_for(lambda: any(r.step == step for r in self.requests), seconds)

@@ -51,7 +51,7 @@ def test_calls_in_flight_hold_their_price():
         assert caught.value.kind is FailureKind.BUDGET
         assert "held by running calls" in caught.value.reason
         done.set()
-        first.join(10)
+        first.join(60)
         assert it.model.spend.view.held_micro_usd == 0
 
 

@@ -44,7 +44,7 @@ from kerneltui.model.statistics import Verdict
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is missing: apt install tmux"),
 ]
 
@@ -89,7 +89,7 @@ def test_what_the_model_proposes_is_measured_and_accepted_from_the_keyboard(
         tmux.run(
             "new-session", "-d", "-c", str(project), "-x", "120", "-y", "40", f"{line}; sleep 60"
         )
-        tmux.until(lambda: measured(tmux, "c0002"), "c0002 measured", seconds=300)
+        tmux.until(lambda: measured(tmux, "c0002"), "c0002 measured", seconds=800)
         session = next((project / "sessions").iterdir())
         accept(tmux, "c0002", measurement_of(session, "c0002"))
         stop_engine(tmux, Place(session, project / "workloads" / "gemm_allgather", exists=True))
@@ -330,17 +330,40 @@ def best(tmux: Tmux, candidate: str) -> bool:
 
 def choose(tmux: Tmux, candidate: str) -> None:
     """Goes down the list from its top until the candidate is the selected one."""
-    tmux.keys("Escape")
-    time.sleep(0.5)  # else the next key is taken as one with alt
-    tmux.keys("1")
+    if "a accept" not in tmux.screen():  # else the next key would be taken as one with alt
+        tmux.keys("Escape")
+        tmux.shows("a accept")
+    press_until(tmux, "1", lambda: "┏━ 1 Candidates" in tmux.screen())
     for _ in range(3):  # the list may grow meanwhile
         tmux.keys("Home")
-        for _ in range(16):
-            time.sleep(0.3)
-            if re.search(rf"^. > \W*{candidate} ", tmux.screen(), re.MULTILINE):
-                return
+        tmux.until(lambda: at_the_top(tmux), "the top of the list")
+        while (at := selected(tmux)) != candidate:
             tmux.keys("j")
+            if not wait_for(lambda at=at: selected(tmux) != at):
+                break  # the end of the list
+        else:
+            return
     raise AssertionError(f"{candidate} cannot be chosen\n{tmux.screen()}")
+
+
+def selected(tmux: Tmux) -> str:
+    """The candidate of the list at which the mark is; empty if there is none."""
+    found = re.search(r"^. > \W*(c\d+) ", tmux.screen(), re.MULTILINE)
+    return found[1] if found else ""
+
+
+def at_the_top(tmux: Tmux) -> bool:
+    return re.search(r"1 Candidates.*\n. > ", tmux.screen()) is not None
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 10.0) -> bool:
+    """Whether a condition holds in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def press_until(tmux: Tmux, key: str, condition: Callable[[], bool]) -> None:

@@ -42,7 +42,7 @@ class Tmux:
         engine = ROOT / "tests" / "tui" / "fake_engine.py"
         command = ["env", "-u", "VISUAL", f"EDITOR={editor or 'true'}", sys.executable]
         command += [str(engine), "--terminal", "--commands", str(self.commands)]
-        line = " ".join([*command, *options, "; sleep 30"])
+        line = " ".join([*command, *options, "; sleep 120"])
         self.run("new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), line)
 
     def screen(self) -> str:
@@ -54,7 +54,7 @@ class Tmux:
     def type(self, text: str) -> None:
         self.run("send-keys", "-l", text)
 
-    def until(self, condition: Callable[[], bool], what: str, seconds: float = 40) -> None:
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, f"never: {what}\n{self.screen()}"

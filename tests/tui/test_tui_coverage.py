@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fakes import Desk, drive, has
+from fakes import Desk, drive, has, until
 from tui_record import record
 
 from kerneltui.model.state import State, fold
@@ -70,8 +70,8 @@ def test_a_session_without_candidates_has_an_empty_grid() -> None:
 @drive()
 async def test_keys_open_the_grid_and_change_its_sides(desk: Desk, pilot: Any) -> None:
     await pilot.press("u")
-    assert has(desk, "rows backend   columns placement")
+    await until(pilot, lambda: has(desk, "rows backend   columns placement"))
     await pilot.press("u")
-    assert has(desk, "rows sync   columns placement")
+    await until(pilot, lambda: has(desk, "rows sync   columns placement"))
     await pilot.press("U", "U")
-    assert has(desk, "columns chunk_bytes")
+    await until(pilot, lambda: has(desk, "columns chunk_bytes"))

@@ -35,7 +35,7 @@ async def test_a_key_within_the_grace_is_refused(desk: Desk, pilot: Any) -> None
     screen.candidates.select("c0028")
     await until(pilot, lambda: screen.loaded is not None and screen.loaded.candidate == "c0028")
     await pilot.press("a")
-    assert "came on screen just now" in screen.notice
+    await until(pilot, lambda: "came on screen just now" in screen.notice)
     assert desk.decisions == []
     desk.clock.advance(0.31)
     await pilot.press("a")
@@ -50,7 +50,7 @@ async def test_nothing_is_accepted_before_its_diff_is_there(desk: Desk, pilot: A
     await until(pilot, lambda: any("c0028" in str(c) for c in desk.paper.commands))
     desk.clock.advance(1)
     await pilot.press("a")
-    assert "not on screen yet" in screen.notice
+    await until(pilot, lambda: "not on screen yet" in screen.notice)
     assert desk.decisions == []
     desk.link.release()
     await until(pilot, lambda: screen.loaded is not None)
@@ -61,7 +61,7 @@ async def test_a_stale_sha_is_refused(desk: Desk, pilot: Any) -> None:
     desk.paper.session.shas["c0028"] = "0" * 40
     await select(desk, pilot, "c0028")
     await pilot.press("a")
-    assert "has changed since it was displayed" in tuning(desk).notice
+    await until(pilot, lambda: "has changed since it was displayed" in tuning(desk).notice)
     assert desk.decisions == []
 
 
@@ -69,16 +69,18 @@ async def test_a_stale_sha_is_refused(desk: Desk, pilot: Any) -> None:
 async def test_typing_in_the_steer_line_decides_nothing(desk: Desk, pilot: Any) -> None:
     await select(desk, pilot, "c0028")
     await pilot.press("s", *"arzpq", "space", "b")
-    assert tuning(desk).steer.input.value == "arzpq b"
+    await until(pilot, lambda: tuning(desk).steer.input.value == "arzpq b")
     assert desk.decisions == []
     await pilot.press("escape")
+    await until(pilot, lambda: not isinstance(tuning(desk).focused, Input))
     assert tuning(desk).steer.input.value == "arzpq b", "the draft stays"
-    assert not isinstance(tuning(desk).focused, Input)
 
 
 @drive()
 async def test_other_screen_keys_are_dead_in_the_steer_line(desk: Desk, pilot: Any) -> None:
-    await pilot.press("s", "f1", "ctrl+p", "ctrl+r", "pagedown")
+    await pilot.press("s")
+    await until(pilot, lambda: tuning(desk).typing)
+    await pilot.press("f1", "ctrl+p", "ctrl+r", "pagedown")
     assert desk.app.screen is tuning(desk)
 
 
@@ -89,6 +91,7 @@ async def test_decision_keys_are_bound_on_list_and_diff_only(desk: Desk, pilot: 
     assert desk.decisions == []
     await pilot.press("0", "a")
     await until(pilot, lambda: desk.decisions)
+    assert [type(command) for command in desk.decisions] == [Accept]
 
 
 @drive()
@@ -97,7 +100,7 @@ async def test_part_of_the_hunks_is_a_new_candidate(desk: Desk, pilot: Any) -> N
     hunks = len(tuning(desk).main.diff.diff.hunks)
     assert hunks > 1
     await pilot.press("space")
-    assert has(desk, f"hunk 1/{hunks} [ ]")
+    await until(pilot, lambda: has(desk, f"hunk 1/{hunks} [ ]"))
     displayed = tuning(desk).displayed
     assert displayed is not None
     assert displayed.partial == tuple(range(1, hunks))
@@ -121,7 +124,7 @@ async def test_a_chosen_part_is_sent_with_its_hunks(desk: Desk, pilot: Any) -> N
 async def test_no_hunk_is_nothing_to_accept(desk: Desk, pilot: Any) -> None:
     await select(desk, pilot, "c0028")
     await pilot.press("space", "a")
-    assert "no hunk is selected" in tuning(desk).notice
+    await until(pilot, lambda: "no hunk is selected" in tuning(desk).notice)
     assert desk.decisions == []
 
 
@@ -161,7 +164,7 @@ async def test_what_cannot_be_accepted_says_why(desk: Desk, pilot: Any) -> None:
     ):
         await select(desk, pilot, candidate)
         await pilot.press("a")
-        assert reason in tuning(desk).notice, candidate
+        await until(pilot, lambda reason=reason: reason in tuning(desk).notice, candidate)
     assert desk.decisions == []
 
 
@@ -182,7 +185,7 @@ async def test_reject_with_and_without_a_note(desk: Desk, pilot: Any) -> None:
 @drive()
 async def test_undo_and_redo(desk: Desk, pilot: Any) -> None:
     await pilot.press("Z")
-    assert "no undone decision" in tuning(desk).notice
+    await until(pilot, lambda: "no undone decision" in tuning(desk).notice)
     await pilot.press("z")
     await until(pilot, lambda: tuning(desk).snapshot.state.undone)
     await pilot.press("Z")

@@ -22,7 +22,7 @@ async def test_quit_asks_and_can_leave_the_engine(desk: Desk, pilot: Any) -> Non
     await pilot.press("q")
     await until(pilot, lambda: isinstance(desk.app.screen, ChoiceDialog))
     await pilot.press("escape")
-    assert desk.app.screen is tuning(desk)
+    await until(pilot, lambda: desk.app.screen is tuning(desk))
     await pilot.press("q", "l")
     await until(pilot, lambda: desk.app.return_value is not None)
     assert desk.app.return_value.stop_engine is False
@@ -81,7 +81,7 @@ async def test_the_second_terminal_is_read_only_until_it_takes_over(desk: Desk, 
     assert desk.link.hello["readonly"] is True
     await select(desk, pilot, "c0028")
     await pilot.press("a")
-    assert "read only; take over" in tuning(desk).notice
+    await until(pilot, lambda: "read only; take over" in tuning(desk).notice)
     await pilot.press("ctrl+p", *"take over")
     await until(pilot, lambda: has(desk, "make this terminal decide"))
     await pilot.press("enter")
@@ -103,7 +103,7 @@ async def test_the_engine_goes_and_comes_back(desk: Desk, pilot: Any) -> None:
     await pilot.press("l")
     await until(pilot, lambda: has(desk, "ENGINE GONE"))
     await pilot.press("p")
-    assert "engine is gone" in tuning(desk).notice
+    await until(pilot, lambda: "engine is gone" in tuning(desk).notice)
     await pilot.press("ctrl+p", *"reconnect")
     await until(pilot, lambda: has(desk, "connect to the engine again"))
     await pilot.press("enter")
@@ -132,7 +132,7 @@ def test_the_first_frame_needs_no_engine() -> None:
         async with desk.app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: has(desk, "calibrating 3 of 5 shapes"))
             await pilot.press("a", "p")
-            assert "not up yet" in tuning(desk).notice
+            await until(pilot, lambda: "not up yet" in tuning(desk).notice)
             hold.set()
             await until(pilot, lambda: has(desk, "4 pending"))
 

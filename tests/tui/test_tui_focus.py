@@ -59,7 +59,7 @@ async def test_a_zoomed_panel_stays_while_a_message_is_written(desk: Desk, pilot
     base(desk).replan()
     await until(pilot, lambda: has(desk, "@all > more") and has(desk, "4 Agents"))
     await pilot.press("escape")
-    assert base(desk).focused_panel is Panel.AGENTS
+    await until(pilot, lambda: base(desk).focused_panel is Panel.AGENTS)
 
 
 @drive(size=(120, 40))

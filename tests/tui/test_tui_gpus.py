@@ -129,7 +129,10 @@ async def test_the_strip_is_there_when_readings_come(desk: Desk, pilot: Any) -> 
 async def test_a_session_on_processors_has_neither_strip_nor_tabs(desk: Desk, pilot: Any) -> None:
     assert not has(desk, "GPU") and not has(desk, "Codegen")
     await pilot.press("M")
-    assert has(desk, "M machine code: only kernels for GPUs have machine code to compare")
+    await until(
+        pilot,
+        lambda: has(desk, "M machine code: only kernels for GPUs have machine code to compare"),
+    )
 
 
 # The codegen tab
@@ -393,7 +396,12 @@ async def test_a_profile_that_cannot_be_made_says_why(desk: Desk, pilot: Any) ->
     screen: Any = desk.app.base
     screen.candidates.select("c0007")  # it did not compile
     await pilot.press("P")
-    assert has(desk, "P profile: c0007 was not verified, and a profile runs without the sandbox")
+    await until(
+        pilot,
+        lambda: has(
+            desk, "P profile: c0007 was not verified, and a profile runs without the sandbox"
+        ),
+    )
     desk.paper.refuse = "no ncu: install Nsight Compute (part of the CUDA toolkit)"
     screen.candidates.select("c0028")
     await pilot.press("P")
@@ -403,7 +411,9 @@ async def test_a_profile_that_cannot_be_made_says_why(desk: Desk, pilot: Any) ->
 @drive(size=(120, 40))
 async def test_processors_have_no_counters(desk: Desk, pilot: Any) -> None:
     await pilot.press("P")
-    assert has(desk, "P profile: counters are those of a GPU; this target has none")
+    await until(
+        pilot, lambda: has(desk, "P profile: counters are those of a GPU; this target has none")
+    )
 
 
 # Pictures

@@ -306,7 +306,7 @@ async def test_the_agents_tab_follows_the_stream_and_scrolls_back(desk: Desk, pi
     main = tuning(desk).main
     main.open_tab("Agents")
     await pilot.press("0")
-    assert has(desk, "publish(flag + 1, epoch);")
+    await until(pilot, lambda: has(desk, "publish(flag + 1, epoch);"))
     desk.link.push(
         {
             "frame": "progress",
@@ -315,7 +315,7 @@ async def test_the_agents_tab_follows_the_stream_and_scrolls_back(desk: Desk, pi
     )
     await until(pilot, lambda: has(desk, "       j"), "the next piece")
     await pilot.press("K", "K", "K")
-    assert not main.current.following
+    await until(pilot, lambda: not main.current.following)
     top = main.current.top
     desk.link.push(
         {"frame": "progress", "progress": to_plain(Progress("stream", "slow:text", "\nkk\nll"))}
@@ -323,7 +323,7 @@ async def test_the_agents_tab_follows_the_stream_and_scrolls_back(desk: Desk, pi
     await until(pilot, lambda: any("ll" in plain(line) for line in main.current.lines), "more")
     assert main.current.top == top
     await pilot.press(*["J"] * 12)
-    assert main.current.following
+    await until(pilot, lambda: main.current.following)
 
 
 @drive(paper=Paper(with_models()), size=(120, 40))
@@ -364,7 +364,7 @@ async def test_a_limit_in_money_can_be_lifted_and_that_is_said(desk: Desk, pilot
 @drive()
 async def test_offline_there_are_no_tabs_of_models(desk: Desk, pilot: Any) -> None:
     await pilot.press(*["right_square_bracket"] * 8)
-    assert has(desk, "[Diff]")
+    await until(pilot, lambda: has(desk, "[Diff]"))
     assert not has(desk, "Spend")
 
 

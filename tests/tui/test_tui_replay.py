@@ -40,18 +40,20 @@ async def test_stepping_and_hopping(desk: Desk, pilot: Any) -> None:
     screen = replay(desk)
     total = len(screen.timeline)
     await pilot.press("comma", "comma", "full_stop")
-    assert screen.step == total - 1
+    await until(pilot, lambda: screen.step == total - 1)
     await pilot.press("left")
-    assert isinstance(screen.timeline.events[screen.step - 1], Decided)
+    await until(pilot, lambda: isinstance(screen.timeline.events[screen.step - 1], Decided))
     before = screen.step
-    await pilot.press("left", "right")
-    assert screen.step == before
+    await pilot.press("left")
+    await until(pilot, lambda: screen.step < before)
+    await pilot.press("right")
+    await until(pilot, lambda: screen.step == before)
     await pilot.press("home")
-    assert screen.step == 1
+    await until(pilot, lambda: screen.step == 1)
     await pilot.press("end")
-    assert screen.step == total
+    await until(pilot, lambda: screen.step == total)
     expected = fold(desk.paper.session.events)
-    assert screen.snapshot.state.canonical() == expected.canonical()
+    await until(pilot, lambda: screen.snapshot.state.canonical() == expected.canonical())
 
 
 @drive(replay=True)
@@ -61,8 +63,10 @@ async def test_goto_and_mark(desk: Desk, pilot: Any) -> None:
     await until(pilot, lambda: isinstance(desk.app.screen, NoteDialog))
     await pilot.press(*"42", "enter")
     await until(pilot, lambda: screen.step == 42)
-    await pilot.press("m", "home", "m")
-    assert screen.step == 42
+    await pilot.press("m", "home")
+    await until(pilot, lambda: screen.step == 1)
+    await pilot.press("m")
+    await until(pilot, lambda: screen.step == 42)
 
 
 @drive(replay=True)
@@ -81,9 +85,9 @@ async def test_the_cursor_in_the_events_is_the_step(desk: Desk, pilot: Any) -> N
     screen = replay(desk)
     total = len(screen.timeline)
     await pilot.press("k", "k")
-    assert screen.step == total - 2
+    await until(pilot, lambda: screen.step == total - 2)
     await pilot.press("j")
-    assert screen.step == total - 1
+    await until(pilot, lambda: screen.step == total - 1)
 
 
 @drive(replay=True)
@@ -94,10 +98,9 @@ async def test_filtering_events(desk: Desk, pilot: Any) -> None:
     await until(pilot, lambda: has(desk, "/rejected"))
     screen = replay(desk)
     await pilot.press("k")
-    event = screen.timeline.events[screen.step - 1]
-    assert isinstance(event, Decided)
+    await until(pilot, lambda: isinstance(screen.timeline.events[screen.step - 1], Decided))
     await pilot.press("escape")
-    assert not has(desk, "/rejected")
+    await until(pilot, lambda: not has(desk, "/rejected"))
 
 
 @drive(replay=True)
@@ -123,7 +126,8 @@ async def test_a_filter_goes_to_what_it_finds_and_can_be_changed(desk: Desk, pil
 async def test_decision_keys_do_nothing_and_say_so(desk: Desk, pilot: Any) -> None:
     for key, text in (("a", "accept"), ("R", "reject with note"), ("s", "steer"), ("z", "undo")):
         await pilot.press(key)
-        assert replay(desk).notice == f"{key} {text}: this is a replay, and read only"
+        said = f"{key} {text}: this is a replay, and read only"
+        await until(pilot, lambda said=said: replay(desk).notice == said)
     await pilot.press("a", "r", "z", "p", "0", "a", "r")
     assert desk.decisions == []
 
@@ -164,4 +168,4 @@ async def test_the_engine_going_away_keeps_the_replay(desk: Desk, pilot: Any) ->
     desk.link.break_off()
     await until(pilot, lambda: "engine is gone" in replay(desk).notice)
     await pilot.press("home")
-    assert replay(desk).step == 1
+    await until(pilot, lambda: replay(desk).step == 1)

@@ -23,14 +23,13 @@ async def test_steering_goes_queued_and_keeps_its_address(desk: Desk, pilot: Any
     assert tuning(desk).steer.to == "slow"
     await until(pilot, lambda: has(desk, "2 steer queued"))
     await pilot.press("s", "up")
-    assert tuning(desk).steer.input.value == "keep 48 rows"
+    await until(pilot, lambda: tuning(desk).steer.input.value == "keep 48 rows")
 
 
 @drive()
 async def test_after_a_message_single_keys_work_again(desk: Desk, pilot: Any) -> None:
     await pilot.press("s", *"fewer flags", "enter")
-    await until(pilot, lambda: desk.decisions)
-    assert not tuning(desk).typing
+    await until(pilot, lambda: desk.decisions and not tuning(desk).typing)
     await pilot.press("p")
     await until(pilot, lambda: len(desk.decisions) == 2)
     await pilot.press("s", *"and p", "enter")
@@ -46,6 +45,7 @@ async def test_after_a_message_single_keys_work_again(desk: Desk, pilot: Any) ->
 async def test_steer_commands(desk: Desk, pilot: Any) -> None:
     for line in ("/pin c0028", "/ban SYNC=world", "/budget 60 20m", "/pause"):
         await pilot.press("s")
+        await until(pilot, lambda: tuning(desk).typing)
         tuning(desk).steer.input.value = line
         await pilot.press("enter")
     await until(pilot, lambda: len(desk.decisions) == 4)
@@ -61,7 +61,7 @@ async def test_steer_commands(desk: Desk, pilot: Any) -> None:
 @drive()
 async def test_an_unknown_command_keeps_the_text(desk: Desk, pilot: Any) -> None:
     await pilot.press("s", *"/frobnicate", "enter")
-    assert "unknown command '/frobnicate'" in tuning(desk).notice
+    await until(pilot, lambda: "unknown command '/frobnicate'" in tuning(desk).notice)
     assert tuning(desk).steer.input.value == "/frobnicate"
     assert desk.decisions == []
 

@@ -90,12 +90,12 @@ async def test_a_rule_is_previewed_confirmed_once_and_undone_one_by_one(
     desk: Desk, pilot: Any
 ) -> None:
     await triage(desk, pilot)
-    assert has(desk, "decides nothing here"), "nothing is SLOWER"
+    await until(pilot, lambda: has(desk, "decides nothing here"), "nothing is SLOWER")
     await pilot.press("enter")
     assert isinstance(desk.app.screen, TriageDialog), "a rule that decides nothing is not taken"
     await pilot.press("down")
-    assert has(desk, "rejects 1 of 31")
-    assert has(desk, "c0031 PEND")
+    await until(pilot, lambda: has(desk, "rejects 1 of 31"))
+    await until(pilot, lambda: has(desk, "c0031 PEND"))
     await pilot.press("enter")
     await until(pilot, lambda: isinstance(desk.app.screen, ChoiceDialog), "the question")
     assert has(desk, "reject 1 candidate")
@@ -118,33 +118,37 @@ async def test_escape_decides_nothing(desk: Desk, pilot: Any) -> None:
     await pilot.press("escape")
     await triage(desk, pilot)
     await pilot.press("escape")
-    assert desk.app.screen is tuning(desk)
+    await until(pilot, lambda: desk.app.screen is tuning(desk))
     assert desk.decisions == []
 
 
 @drive()
 async def test_marked_rows_come_before_the_filter(desk: Desk, pilot: Any) -> None:
     await pilot.press("c", "c")
-    assert tuning(desk).candidates.marked == {"c0031", "c0028"}
-    assert has(desk, "2 marked")
-    assert has(desk, "*  c0031") and has(desk, "*  c0028")
+    await until(pilot, lambda: tuning(desk).candidates.marked == {"c0031", "c0028"})
+    await until(pilot, lambda: has(desk, "2 marked"))
+    await until(pilot, lambda: has(desk, "*  c0031") and has(desk, "*  c0028"))
     await triage(desk, pilot)
-    assert has(desk, "Triage: 2 marked candidates")
-    assert desk.app.screen.query_one("#preview").size.height == 2, "room for what may be decided"
+    await until(pilot, lambda: has(desk, "Triage: 2 marked candidates"))
+    await until(
+        pilot,
+        lambda: desk.app.screen.query_one("#preview").size.height == 2,
+        "room for what may be decided",
+    )
     await pilot.press(*["down"] * 5)
-    assert has(desk, "accepts 1 of 2")
+    await until(pilot, lambda: has(desk, "accepts 1 of 2"))
     await pilot.press("escape")
     await tuning(desk).perform(action("unmark"))
-    assert not has(desk, "marked")
+    await until(pilot, lambda: not has(desk, "marked"))
 
 
 @drive()
 async def test_the_filter_says_over_what_is_decided(desk: Desk, pilot: Any) -> None:
     await pilot.press("slash", *"stale", "enter")
     await triage(desk, pilot)
-    assert has(desk, "1 shown by the filter /stale")
+    await until(pilot, lambda: has(desk, "1 shown by the filter /stale"))
     await pilot.press(*["down"] * 3)
-    assert has(desk, "rejects 1 of 1")
+    await until(pilot, lambda: has(desk, "rejects 1 of 1"))
 
 
 @drive()
@@ -161,4 +165,4 @@ async def test_a_refusal_of_the_engine_is_told_and_the_rest_goes_on(desk: Desk, 
 @drive(writer=False)
 async def test_a_terminal_that_only_reads_decides_nothing(desk: Desk, pilot: Any) -> None:
     await tuning(desk).perform(action("triage"))
-    assert "read only" in tuning(desk).notice
+    await until(pilot, lambda: "read only" in tuning(desk).notice)

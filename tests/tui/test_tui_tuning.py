@@ -97,11 +97,12 @@ async def test_next_pending_and_sort(desk: Desk, pilot: Any) -> None:
     seen = [first]
     for _ in range(4):
         await pilot.press("n")
+        await until(pilot, lambda: tuning(desk).candidates.selected != seen[-1])
         seen.append(tuning(desk).candidates.selected)
     assert sorted(set(seen)) == ["c0026", "c0027", "c0028", "c0031"]
     assert seen[-1] == first
     await pilot.press("o")
-    assert has(desk, "sort:ratio")
+    await until(pilot, lambda: has(desk, "sort:ratio"))
 
 
 @drive()

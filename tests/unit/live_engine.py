@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,13 +107,14 @@ def live_engine(session: Path) -> Iterator[Callable[..., Terminal]]:
         thread = threading.Thread(target=run_engine, args=(setup,), daemon=True)
         thread.start()
         started.append(thread)
-        for _ in range(500):
+        end = time.monotonic() + 60
+        while True:
             try:
                 terminals.append(Terminal(setup.place))
                 return terminals[-1]
             except OSError:
-                threading.Event().wait(0.02)
-        raise AssertionError("no engine")
+                assert time.monotonic() < end, "no engine"
+                time.sleep(0.02)
 
     yield start
     place = Place(session, WORKLOAD, exists=True)
@@ -121,7 +123,7 @@ def live_engine(session: Path) -> Iterator[Callable[..., Terminal]]:
             terminal = Terminal(place)
             terminal.ask(TakeOver())
             terminal.ask(StopEngine())
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive()
             terminal.socket.close()
     for terminal in terminals:

@@ -263,7 +263,7 @@ def test_the_search_fills_in_while_a_model_thinks_where_candidates_are_not_limit
     def heard(event: Event, state: State) -> None:
         if isinstance(event, CandidateProposed) and event.arm == OFFLINE:
             filled.set()
-        over = len(state.candidates) > 60  # then it fails below
+        over = len(state.candidates) > 600  # then it fails below
         made = isinstance(event, CandidateProposed) and event.arm == "model-x"
         if (made or over) and not stopping:
             stopping.append(threading.Thread(target=stop))

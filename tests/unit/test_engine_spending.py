@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,8 @@ class Evaluating(ScriptedModel):
         if self.slow < 2:
             return ScriptedModel.ask(self, call, hear, stop)
         threading.Thread(target=self.meanwhile).start()
-        for _ in range(1000):
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
             if stop():
                 raise ModelFailure(FailureKind.STOPPED, "stopped", usage=Usage(9), micro_usd=7)
             threading.Event().wait(0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def test_an_interrupt_says_whose_thought_it_ends(folder: Path) -> None:
 
         if not told:
             threading.Thread(target=interrupt).start()
-            assert asked.wait(20)
+            assert asked.wait(60)
         return DESCRIBED
 
     run(folder, ScriptedModel([slow, STAGE_A, STAGE_B]), candidates=1)
@@ -114,11 +115,15 @@ def test_a_message_and_ctrl_c_cut_the_thought_and_the_evaluation_goes_on(folder:
                     raise ModelFailure(FailureKind.STOPPED, "stopped")
                 if len(questions) == 3:
                     threading.Thread(target=cut_the_evaluation).start()
-                    assert block.wait(20)
+                    assert block.wait(60)
             return ScriptedModel.ask(self, call, hear, stop)
 
     def ended(stop: Callable[[], bool]) -> bool:
-        return any(stop() or block.wait(0.01) for _ in range(2000))
+        end = time.monotonic() + 60
+        while not (stop() or block.wait(0.01)):
+            if time.monotonic() > end:
+                return False
+        return True
 
     state = run(
         folder, Model([DESCRIBED, STAGE_A, STAGE_B, noting("none")]), evaluator, candidates=4

@@ -32,7 +32,7 @@ def kernels(*texts: str) -> Any:
 
 
 def test_all_are_built_beside_each_other_and_a_failure_stops_none() -> None:
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=60)
     built: list[str] = []
     done = threading.Event()
 
@@ -46,7 +46,7 @@ def test_all_are_built_beside_each_other_and_a_failure_stops_none() -> None:
 
     prefetch = Prefetch(build, 3)
     prefetch.ask(kernels("a", "bad", "b"))
-    assert done.wait(10)
+    assert done.wait(60)
     assert sorted(built) == ["a", "b"]
     prefetch.close()
 
@@ -57,17 +57,17 @@ def test_nothing_new_begins_after_the_end() -> None:
 
     def build(kernel: Any) -> None:
         begun.set()
-        release.wait(10)
+        release.wait(60)
         built.append(kernel)
 
     prefetch = Prefetch(build, 1)
     prefetch.ask(kernels("a", "b", "c"))
-    assert begun.wait(10)
+    assert begun.wait(60)
     prefetch.close()
     release.set()
     for thread in threading.enumerate():
         if thread.name.startswith("prefetch"):
-            thread.join(10)
+            thread.join(60)
     assert built == ["a"]
 
 
@@ -80,7 +80,7 @@ class Compiler:
 
     def __call__(self, kernel: Any) -> None:
         self.begun.set()
-        assert self.go.wait(10)
+        assert self.go.wait(60)
         if "bad" in kernel:
             raise KernelFault(Stage.COMPILE, FailureKind.COMPILE_ERROR, "no")
         self.built.append(kernel)
@@ -102,7 +102,7 @@ def test_who_needs_a_kernel_that_is_being_built_waits_for_it_and_can_be_interrup
     compiler = Compiler()
     prefetch = Prefetch(compiler, 1)
     prefetch.ask(kernels("bad", "later"))
-    assert compiler.begun.wait(10)
+    assert compiler.begun.wait(60)
     looks: list[int] = []
 
     def checkpoint() -> None:
@@ -157,7 +157,7 @@ def test_a_waiting_kernel_is_built_beside_what_is_timed_where_there_are_cores(
 ) -> None:
     evaluator, toolchain = evaluator_on(tmp_path, 2)
     evaluator.build_ahead([KERNEL])
-    assert toolchain.built.wait(10)
+    assert toolchain.built.wait(60)
     evaluator.stand.build(KERNEL)  # from the cache, in earnest
     ahead, needed = toolchain.asked
     assert ahead["needs_lock"] is False and not ahead["stop"]()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,11 +18,12 @@ class Gpus:
     """Three GPUs whose energy grows by 10, 20 and 40 J in a second; the second one's clock falls."""
 
     def __init__(self, *, counts: bool = True) -> None:
-        self._seconds = itertools.count()
+        self.taken = 0
         self._counts = counts
 
     def readings(self, oldest_s: float = 0.0) -> tuple[GpuReading, ...]:
-        at = next(self._seconds)
+        at = self.taken
+        self.taken += 1
         return tuple(
             GpuReading(
                 index=i,
@@ -39,16 +39,20 @@ class Gpus:
 
 
 class Calls:
-    """A lane of two ranks whose calls take a while each; all together go on for half a second."""
+    """A lane of two ranks whose calls take a while each; all together go on for some readings."""
 
-    def __init__(self, call_ns: int = 2_000_000) -> None:
+    def __init__(self, call_ns: int = 2_000_000, gpus: Gpus | None = None) -> None:
         self.group = SimpleNamespace(ranks=2)
         self.call_ns = call_ns
+        self.gpus = gpus
         self.asked: list[Any] = []
 
     def sustain(self, calls: int, chunk: int, limit_s: float) -> Sustained:
         self.asked.append((calls, chunk, limit_s))
-        time.sleep(0.5 if len(self.asked) > 1 else 0)
+        end = time.monotonic() + 20
+        while self.gpus is not None and len(self.asked) > 1 and self.gpus.taken < 8:
+            assert time.monotonic() < end, "the GPUs are not read"
+            time.sleep(0.01)
         return Sustained(calls * self.call_ns, calls * 500_000)
 
 
@@ -63,7 +67,8 @@ def test_as_many_calls_as_that_time_needs_in_chunks_of_two_milliseconds_of_burst
 
 
 def test_the_state_is_that_of_the_lanes_gpus_at_the_end():
-    found = sustain(cast(Lane, Calls()), Gpus(), 0.5, 500_000.0)
+    gpus = Gpus()
+    found = sustain(cast(Lane, Calls(gpus=gpus)), gpus, 0.5, 500_000.0)
     gpu = found.more["gpu"]
     assert found.time_ns == pytest.approx(2e6)
     assert found.more["seconds"] == pytest.approx(0.526)
@@ -76,7 +81,8 @@ def test_the_state_is_that_of_the_lanes_gpus_at_the_end():
 
 
 def test_without_counters_the_power_is_that_of_the_readings():
-    found = sustain(cast(Lane, Calls()), Gpus(counts=False), 0.5, 500_000.0)
+    gpus = Gpus(counts=False)
+    found = sustain(cast(Lane, Calls(gpus=gpus)), gpus, 0.5, 500_000.0)
     assert found.more["gpu"]["power_w"] == 300.0
 
 

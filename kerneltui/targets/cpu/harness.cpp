@@ -3,6 +3,7 @@
  * It is linked with immediate binding, so that the clock functions are resolved before any kernel is
  * loaded.
  */
+#include <algorithm>
 #if defined(__x86_64__)
 #include <x86intrin.h>
 #endif
@@ -19,6 +20,26 @@ uint64_t ticks() {
 #else
     return 0;
 #endif
+}
+
+struct Moment {
+    uint64_t ns, ticks;
+};
+
+constexpr int kLooks = 8;
+uint64_t close_ticks = 15000; /* about 5 us; `ht_tick_rate` sets it */
+
+/* Both clocks at one moment: read again where something came between the two readings. */
+Moment moment() {
+    Moment found{};
+    for (int look = 0; look < kLooks; ++look) {
+        const uint64_t before = ticks();
+        found.ns = now_ns();
+        const uint64_t apart = ticks() - before;
+        found.ticks = before + apart / 2;
+        if (apart <= close_ticks) break;
+    }
+    return found;
 }
 
 using Sgemm = void (*)(const char *, const char *, const int *, const int *, const int *, const float *,
@@ -108,13 +129,14 @@ int ht_take_sample(ht_sample *s, ht_failure *failure) {
     if (pass_gate(s) != HT_DONE) return HT_LATE;
     getrusage(RUSAGE_SELF, &before);
     const uint64_t cpu = process_cpu_ns();
-    const uint64_t first_tick = ticks();
-    s->start_ns = now_ns();
+    const Moment start = moment();
+    Moment end = start;
+    s->start_ns = start.ns;
     uint32_t set = s->first_set;
     for (uint64_t i = 0; i < s->calls; ++i) {
         slot.begun.store(s->epoch + i + 1, std::memory_order_relaxed);
         const int result = guarded([&] { return s->run(s->state, set, s->epoch + i, nullptr); }, &s->code, failure);
-        s->ends_ns[i] = now_ns();
+        s->ends_ns[i] = i + 1 < s->calls ? now_ns() : (end = moment()).ns;
         slot.finished.store(s->epoch + i + 1, std::memory_order_relaxed);
         if (result != HT_DONE) {
             s->failed_call = i;
@@ -122,7 +144,7 @@ int ht_take_sample(ht_sample *s, ht_failure *failure) {
         }
         if (++set == s->sets) set = 0;
     }
-    s->ticks = ticks() - first_tick;
+    s->ticks = end.ticks - start.ticks;
     s->cpu_ns = process_cpu_ns() - cpu;
     getrusage(RUSAGE_SELF, &after);
     s->minor_faults = after.ru_minflt - before.ru_minflt;
@@ -138,12 +160,19 @@ void ht_wait(const uint64_t *word, uint64_t value) {
         ++spins < kSpinsBeforeYield ? relax() : static_cast<void>(sched_yield());
 }
 
-/* Cycles of the counter per second, over `span_ns` of CLOCK_MONOTONIC; 0 where there is no counter. */
+/* Cycles of the counter per second, of CLOCK_MONOTONIC; 0 where there is no counter. The median of three
+ * spans of `span_ns`. */
 double ht_tick_rate(uint64_t span_ns) {
-    const uint64_t start = now_ns(), first = ticks();
-    uint64_t end = start;
-    while (end - start < span_ns) end = now_ns();
-    return static_cast<double>(ticks() - first) * 1e9 / static_cast<double>(end - start);
+    double rates[3];
+    for (double &rate : rates) {
+        const Moment start = moment();
+        Moment end = start;
+        while (end.ns - start.ns < span_ns) end = moment();
+        rate = static_cast<double>(end.ticks - start.ticks) * 1e9 / static_cast<double>(end.ns - start.ns);
+    }
+    std::sort(rates, rates + 3);
+    if (rates[1] > 0) close_ticks = static_cast<uint64_t>(rates[1] * 5e-6) + 1;
+    return rates[1];
 }
 
 } /* extern "C" */
