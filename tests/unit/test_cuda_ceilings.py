@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from fake_nvml import FakeNvml
 
 from kerneltui.targets.cuda import ceilings as module
-from kerneltui.targets.cuda import packages
+from kerneltui.targets.cuda import packages, runtime
 from kerneltui.targets.cuda.ceilings import (
     best_of,
     read_ceilings,
@@ -19,7 +20,9 @@ from kerneltui.targets.cuda.ceilings import (
     write_ceilings,
 )
 from kerneltui.targets.cuda.device import Gpus
+from kerneltui.targets.cuda.runtime import CudaTarget
 from kerneltui.targets.keeping import keep
+from kerneltui.targets.locks import MachineLock
 
 RATES = [
     {
@@ -171,3 +174,25 @@ def test_a_full_disk_leaves_no_half_of_a_file(tmp_path: Path) -> None:
     assert keep(stored, "{}")
     assert [file.name for file in stored.parent.iterdir()] == [stored.name]
     assert keep(tmp_path / "ceilings" / "others.json", "{}") == ""
+
+
+@pytest.mark.parametrize("others", [(), ("process 4242, which is not ours, is on GPU 0",)])
+def test_rates_beside_others_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: tuple[str, ...]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(2))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(runtime, "installed_nccl", lambda: None)
+    monkeypatch.setattr(runtime, "_toolkit_environment", dict)
+    monkeypatch.setattr(runtime.device_memory, "granularity", lambda index: 2 << 20)
+    toolchain: Any = SimpleNamespace()
+    target = CudaTarget(tmp_path, lock=MachineLock(tmp_path), toolchain=toolchain)
+    group = SimpleNamespace(measure=lambda dtype: RATES)
+    monkeypatch.setattr(target, "open_group", lambda role, ranks: nullcontext(group))
+    monkeypatch.setattr(target, "look", lambda ranks: others)
+    said: list[str] = []
+    target.notices.listen(lambda notice: said.append(notice.text))
+    assert target.measure_ceilings(2) == best_of(2, RATES)
+    kept = [*(tmp_path / "ceilings").glob("*.json")]
+    assert bool(kept) is not bool(others)
+    assert any("not kept" in text for text in said) is bool(others)

@@ -299,7 +299,10 @@ class CudaTarget:
         if found is None:
             with self.lock.burst(), self.open_group(GroupRole.BASELINE, ranks) as group:
                 found = best_of(ranks, group.measure(dtype))
-            if trouble := write_ceilings(stored, found):
+                others = self.look(ranks)
+            if others:
+                self.notices.say("what the GPUs reach is not kept: others were on them meanwhile")
+            elif trouble := write_ceilings(stored, found):
                 self.notices.say(trouble)
         return found
 
