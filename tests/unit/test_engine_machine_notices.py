@@ -19,6 +19,7 @@ from kerneltui.engine.tuner import Options
 from kerneltui.evaluation.outcome import Interrupted
 from kerneltui.evaluation.pipeline import Evaluator
 from kerneltui.headless import bench
+from kerneltui.headless.bench_file import BenchFile
 from kerneltui.headless.tune import _Narrator  # pyright: ignore[reportPrivateUsage]
 from kerneltui.model.command import Progress
 from kerneltui.model.event import AcceptRule, AgentMessage, Event
@@ -93,6 +94,7 @@ class _Benched:
 
     def __init__(self) -> None:
         self.notices = Notices()
+        self.stand = self
 
     def listen(self, hear: Callable[[Notice], None]) -> None:
         self.notices.listen(hear)
@@ -101,7 +103,7 @@ class _Benched:
         self.notices.say(STRANGER.text)
         self.notices.say(WAIT.text, passing=True)
 
-    def bench(self, *arguments: Any) -> None:
+    def ready(self) -> None:
         raise Interrupted("on request")
 
     def close(self) -> None:
@@ -109,12 +111,12 @@ class _Benched:
 
 
 def test_bench_tells_it_and_keeps_it_in_its_file(capsys: pytest.CaptureFixture[str]) -> None:
-    part: dict[str, Any] = {}
+    file = BenchFile(None, {})
     plan = cast(Any, SimpleNamespace(shapes=()))
     with pytest.raises(Interrupted):
-        bench._measure(cast(Evaluator, _Benched()), {}, plan, part, lambda result: None)
+        bench._measure(cast(Evaluator, _Benched()), {}, plan, file, lambda result: None)
     assert capsys.readouterr().err.splitlines() == [STRANGER.text, WAIT.text, HELD.text]
-    assert part["notices"] == [STRANGER.text, HELD.text]
+    assert file.parts[0]["notices"] == [STRANGER.text, HELD.text]
 
 
 def test_notices_wait_for_the_first_who_listens_and_go_to_the_last() -> None:
