@@ -26,6 +26,7 @@ __all__ = [
     "line_width",
     "pad",
     "plain",
+    "without",
     "wrap",
 ]
 
@@ -112,6 +113,23 @@ def cut(line: Line, width: int) -> Line:
             break
         kept.append((text, style))
         left -= size
+    return tuple(kept)
+
+
+def without(line: Line, start: int, end: int, sign: Span) -> Line:
+    """Returns the line with a sign in place of its characters from `start` to `end`, if there are any."""
+    if start >= end:
+        return line
+    kept: list[Span] = []
+    at = 0
+    for text, style in line:
+        if at <= start < at + len(text):
+            kept += [(text[: start - at], style), sign]
+        elif at < start:
+            kept.append((text, style))
+        if at + len(text) > end:
+            kept.append((text[max(end - at, 0) :], style))
+        at += len(text)
     return tuple(kept)
 
 

@@ -13,7 +13,6 @@ from tui_record import record
 from tui_session import SECOND
 
 from kerneltui.model.agent_event import ProposalFailed
-from kerneltui.model.patch import apply_hunks
 from kerneltui.model.state import fold
 from kerneltui.model.statistics import Interval, Verdict
 from kerneltui.tui import format as form
@@ -29,7 +28,6 @@ from kerneltui.tui.draw.chart import (
     whisker,
 )
 from kerneltui.tui.draw.code import code_spans, highlight
-from kerneltui.tui.draw.diff import draw_diff, intra_line, make_diff
 from kerneltui.tui.draw.header import header_line, hints_line
 from kerneltui.tui.draw.tables import bench_table, candidate_log, directive_lines, machine_lines
 from kerneltui.tui.steering import SteerError, parse_steer
@@ -196,48 +194,6 @@ def test_a_filter_needs_every_word() -> None:
     found = [row.id for row in rows(STATE, sort=Sort.NEWEST, needle="FAIL slow")]
     assert found == ["c0020", "c0012", "c0007", "c0006"]
     assert rows(STATE, sort=Sort.NEWEST, needle="chunk_rows=192 rej")
-
-
-def test_intra_line_marks_are_whole_words_and_deterministic() -> None:
-    old, new = "#define CHUNK_ROWS 48", "#define CHUNK_ROWS 24"
-    gone, come = intra_line(old, new)
-    assert [old[a:b] for a, b in gone] == ["48"]
-    assert [new[a:b] for a, b in come] == ["24"]
-    assert intra_line("completely(different);", "nothing + alike") == ((), ())
-    assert intra_line("x" * 500, "y" * 500) == ((), ())
-
-
-LINES = st.lists(st.sampled_from(["a", "b", "c", "", "f(x) {", "}"]), max_size=40)
-
-
-@given(LINES, LINES, st.integers(0, 12))
-def test_context_never_changes_what_a_hunk_is(old: list[str], new: list[str], context: int) -> None:
-    diff = make_diff("c2", "s", parent="c1", file="k", texts=("\n".join(old), "\n".join(new)))
-    everything = frozenset(hunk.index for hunk in diff.hunks)
-    drawn = draw_diff(diff, selected=everything, current=0, context=context, width=80)
-    assert len(drawn.starts) == len(diff.hunks)
-    texts = [plain(line) for line in drawn.lines]
-    for sign, count in (("+ ", diff.added), ("- ", diff.removed)):
-        shown = [t for i, t in enumerate(texts) if i not in drawn.starts and t[9:11] == sign]
-        assert len(shown) == count
-    assert apply_hunks("\n".join(old), "\n".join(new), everything) == "\n".join(new)
-
-
-def test_context_shows_no_line_twice() -> None:
-    old = "\n".join(f"line {i}" for i in range(60))
-    new = old.replace("line 20", "line twenty").replace("line 30", "line thirty")
-    diff = make_diff("c2", "s", parent="c1", file="k", texts=(old, new))
-    assert len(diff.hunks) == 2
-    drawn = draw_diff(diff, selected=frozenset({0, 1}), current=0, context=30, width=80)
-    numbers = [plain(line)[5:8].strip() for line in drawn.lines if plain(line)[9:11] == "  "]
-    assert len(numbers) == len(set(numbers))
-
-
-def test_marks_stand_where_earlier_hunks_moved_the_lines() -> None:
-    old = "a\nb\nc\nd\ne\nf\ng\nvalue = 1;\n"
-    new = "a\nnew\nnew\nb\nc\nd\ne\nf\ng\nvalue = 2;\n"
-    diff = make_diff("c2", "s", parent="c1", file="k", texts=(old, new))
-    assert diff.marks == {("-", 8): ((8, 9),), ("+", 10): ((8, 9),)}
 
 
 def test_code_is_never_markup() -> None:

@@ -14,10 +14,11 @@ from diff_match_patch import diff_match_patch
 
 from kerneltui.model.patch import Hunk, diff_hunks
 from kerneltui.tui.draw.code import Tokens, code_spans
-from kerneltui.tui.text import Line, clean, cut, wrap
+from kerneltui.tui.text import Line, clean, cut, without, wrap
 
 __all__ = ["Diff", "DiffLines", "draw_diff", "intra_line", "make_diff"]
 
+_LEAD = 8  # cells before a change that are shown with it
 _LONGEST_MARKED = 400  # cells; longer lines get no marks within the line
 _MEMBER = re.compile(r"^[A-Za-z_#].*[({:]\s*(//.*)?$|^\s{0,4}[A-Za-z_][\w:<>*& ]*\([^;]*\)\s*\{")
 _WORD = re.compile(r"\w+")
@@ -157,7 +158,8 @@ def draw_diff(
         selected: Hunks that an accept would take.
         current: The hunk under the cursor.
         context: Lines of context around a change, 0 or more.
-        width: Cells of the panel; lines are not cut, so they can be scrolled sideways.
+        width: Cells of the panel. Lines are not cut, so they can be scrolled sideways; but of one whose first
+            change would be out of sight a part before it is left out.
         heading: Whether the first line names candidate, parent and file.
     """
     lines: list[Line] = []
@@ -183,7 +185,8 @@ def draw_diff(
         starts.append(len(lines))
         on = hunk.index in selected
         lines.append(_hunk_line(diff, hunk, on=on, current=hunk.index == current, width=width))
-        lines += [_row(diff, row, digits, on=on) for row in _hunk_rows(diff, hunk, context)]
+        rows = _hunk_rows(diff, hunk, context)
+        lines += [_row(diff, row, digits, on=on, width=width) for row in rows]
     total = len(diff.hunks)
     if 0 < len(selected) < total:
         text = (
@@ -260,7 +263,7 @@ def _context(diff: Diff, old: int, new: int, count: int) -> Iterable[_Row]:
             yield " ", old + offset, new + offset, diff.new[index]
 
 
-def _row(diff: Diff, row: _Row, digits: int, *, on: bool) -> Line:
+def _row(diff: Diff, row: _Row, digits: int, *, on: bool, width: int) -> Line:
     kind, old, new, text = row
     numbers = f" {old or '':>{digits}} {new or '':>{digits}} "
     base = {"+": "add", "-": "del", " ": ""}[kind]
@@ -269,8 +272,25 @@ def _row(diff: Diff, row: _Row, digits: int, *, on: bool) -> Line:
     number = old if kind == "-" else new
     tokens = diff.old_tokens if kind == "-" else diff.new_tokens
     spans = tokens[number - 1] if number and number <= len(tokens) else ()
-    marks = diff.marks.get((kind, number or 0), ()) if on else ()
+    changes = diff.marks.get((kind, number or 0), ())
+    marks = changes if on else ()
     mark_style = {"+": "add-mark", "-": "del-mark", " ": ""}[kind]
     sign = {"+": "add-sign", "-": "del-sign", " ": ""}[kind] if on else base
     body = ((text, base),) if base == "off" else code_spans(text, spans, base, marks, mark_style)
+    body = without(body, *_unseen(text, changes, width - len(numbers) - 2), ("…", "faint"))
     return ((numbers, "number"), (f"{kind} ", f"{base} {sign}"), *body, ("", base))
+
+
+def _unseen(text: str, changes: Sequence[tuple[int, int]], room: int) -> tuple[int, int]:
+    """Which characters of a line are left out, so that its first change is in sight; none if it is anyway.
+
+    The change begins in the same cell of both lines of a pair, whatever their lengths are.
+    """
+    tail = room // 5  # of the change, at least
+    head = room - tail - _LEAD - 1
+    if not changes or head < _LEAD or not text.isascii():
+        return 0, 0
+    first, end = changes[0]
+    if min(end, first + tail) <= room or first - _LEAD <= head:
+        return 0, 0
+    return head, first - _LEAD
