@@ -29,8 +29,6 @@ sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 
 import python_kernels  # noqa: E402
 
-KERNELS = sorted((ROOT / "kernels" / "gemm_allgather").glob("*.cu"))
-WINDOWS = ROOT / "kerneltui" / "targets" / "cuda" / "nccl_windows.cu"
 GOOD = """\
 #include <kerneltui/kernel.h>
 #include <cuda_runtime.h>
@@ -241,25 +239,6 @@ def test_an_error_names_place_and_cause(source: str, reason: str, tmp_path: Path
     assert caught.value.reason.startswith(reason) or reason in caught.value.reason
     assert "\n" not in caught.value.reason and not caught.value.timed_out
     assert not list((tmp_path / "cache").glob("*"))
-
-
-@needs_nvcc
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("file", [*KERNELS, WINDOWS], ids=lambda file: file.name)
-def test_every_kernel_builds(file: Path, arch: str, tmp_path: Path) -> None:
-    only = {"_sm90": "sm_90a", "_sm80": "sm_80"}
-    if any(part in file.name and arch != its for part, its in only.items()):
-        pytest.skip("this kernel is for another architecture")
-    text = file.read_text()
-    toolchain = make(tmp_path, arch)
-    if "#include <nccl" in text:
-        try:
-            find_nccl(toolchain.toolkit.major)
-        except TargetError as error:
-            pytest.skip(str(error))
-    report = toolchain.codegen(toolchain.compile(text))
-    assert not [finding for finding in report.findings if finding.loud]
-    assert all(kernel.spill_stores == 0 for kernel in report.kernels)
 
 
 def test_a_message_of_any_length_is_short(tmp_path: Path) -> None:

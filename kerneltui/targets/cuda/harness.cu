@@ -19,6 +19,12 @@
 #include <cuda_runtime.h>
 #include <library_types.h>
 
+/* Where a tensor of this rank lies. */
+struct ht_place {
+    unsigned char *bytes;
+    uint64_t count;
+};
+
 namespace {
 
 constexpr uint32_t kMostRanks = 64;
@@ -26,6 +32,8 @@ constexpr uint32_t kMostStamps = 1024;
 constexpr uint64_t kLookNs = 500000;         /* between two looks whether the device has failed */
 constexpr uint64_t kSideDelayNs = 1000000;   /* by which work on side streams is held back on trial */
 constexpr uint64_t kHeadStartNs = 20000;      /* of a kernel that is launched early, before its inputs are right */
+constexpr uint32_t kFlipCtas = 64;           /* SMs are left over: one that takes all shared memory starts early, too */
+constexpr uint32_t kMostFlipped = 32;
 constexpr size_t kWorkspaceBytes = 32u << 20; /* what cuBLAS recommends for Hopper */
 constexpr int kHandles = 8;
 constexpr uint64_t kAwakeNs = 10000000;      /* links that are not used sleep after 50 ms (H200) */
@@ -176,21 +184,29 @@ __global__ void add_digest(const unsigned char *bytes, uint64_t count, unsigned 
     atomicAdd(sum, static_cast<unsigned long long>(mine));
 }
 
+struct Places {
+    ht_place at[kMostFlipped];
+    uint32_t count;
+};
+
 /* Turns bytes into others, and back the second time. A kernel behind it that may be launched early is, and has
  * `head_start_ns` to read what it should have waited for. */
-__global__ void flip(unsigned char *bytes, uint64_t count, uint64_t head_start_ns) {
+__global__ void flip(Places places, uint64_t head_start_ns) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
     const uint64_t begin = timer();
     while (timer() - begin < head_start_ns) {
     }
 #endif
-    const uint64_t words = count / 8, step = uint64_t(gridDim.x) * blockDim.x;
-    uint64_t *to = reinterpret_cast<uint64_t *>(bytes);
-    for (uint64_t i = uint64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < words; i += step)
-        to[i] ^= 0x5555555555555555ull;
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        for (uint64_t i = words * 8; i < count; ++i) bytes[i] ^= 0x55;
+    const uint64_t first = uint64_t(blockIdx.x) * blockDim.x + threadIdx.x, step = uint64_t(gridDim.x) * blockDim.x;
+    for (uint32_t p = 0; p < places.count; ++p) {
+        unsigned char *bytes = places.at[p].bytes;
+        const uint64_t words = places.at[p].count / 8;
+        uint64_t *to = reinterpret_cast<uint64_t *>(bytes);
+        for (uint64_t i = first; i < words; i += step) to[i] ^= 0x5555555555555555ull;
+        if (first == 0)
+            for (uint64_t i = words * 8; i < places.at[p].count; ++i) bytes[i] ^= 0x55;
+    }
 }
 
 __global__ void give_digest(unsigned long long *sum, volatile uint64_t *place) {
@@ -219,12 +235,6 @@ constexpr int kNcclUint8 = 1, kNcclInt32 = 2, kNcclSum = 0;               /* ncc
 } // namespace
 
 extern "C" {
-
-/* Where a tensor of this rank lies. */
-struct ht_place {
-    unsigned char *bytes;
-    uint64_t count;
-};
 
 /* What a rank has of its device. */
 struct ht_device {
@@ -324,6 +334,9 @@ static int cuda_failure(cudaError_t error, const char *where, ht_failure *failur
 int ht_open_device(int index, ht_device *device, ht_failure *failure, int32_t *code) {
     cudaError_t e = cudaSetDevice(index);
     if (e == cudaSuccess) e = cudaFree(nullptr);
+    /* An SM that has little shared memory apart must be idle before a kernel that asks for more is placed on it. */
+    if (e == cudaSuccess)
+        e = cudaFuncSetAttribute(flip, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (e == cudaSuccess) e = cudaStreamCreateWithFlags(&device->stream, cudaStreamNonBlocking);
     if (e == cudaSuccess) e = cudaStreamCreateWithFlags(&device->own, cudaStreamNonBlocking);
     if (e == cudaSuccess)
@@ -339,7 +352,7 @@ int ht_open_device(int index, ht_device *device, ht_failure *failure, int32_t *c
     mark<<<1, 1, 0, device->own>>>(&device->board->done, 0);
     add_digest<<<1, 32, 0, device->own>>>(nullptr, 0, device->sum);
     give_digest<<<1, 1, 0, device->own>>>(device->sum, &device->board->early);
-    flip<<<1, 32, 0, device->own>>>(nullptr, 0, 0);
+    flip<<<1, 32, 0, device->own>>>(Places{}, 0);
     cudaFuncAttributes attributes;
     e = cudaFuncGetAttributes(&attributes, open_gate);
     if (e == cudaSuccess) e = cudaDeviceSynchronize();
@@ -479,12 +492,14 @@ static int wait_for(ht_sample *s, volatile uint64_t *place, uint64_t value, ht_f
 
 /* Masks the inputs of a buffer set, or takes the mask off. Behind the gate those of all calls are masked; a call's are
  * right again only when the caller's stream is done with the call before. Who works before its turn, on a stream of its
- * own or because nothing waits in a programmatic launch, works on wrong ones. */
+ * own or because nothing waits in a programmatic launch, works on wrong ones. All inputs of a call by one launch:
+ * behind a second one, what the first has put right could be read early unseen. */
 static void mask_inputs(const ht_sample *s, uint64_t set, uint64_t head_start_ns) {
-    for (uint32_t i = 0; s->masked && i < s->input_count; ++i) {
-        const ht_place &input = s->inputs[set * s->input_count + i];
-        if (input.count) flip<<<264, 512, 0, s->device->stream>>>(input.bytes, input.count, head_start_ns);
-    }
+    Places places = {};
+    for (uint32_t i = 0; s->masked && i < s->input_count && places.count < kMostFlipped; ++i)
+        if (s->inputs[set * s->input_count + i].count)
+            places.at[places.count++] = s->inputs[set * s->input_count + i];
+    if (places.count) flip<<<kFlipCtas, 1024, 0, s->device->stream>>>(places, head_start_ns);
 }
 
 /* Calls run for all calls of the sample, and has the times noted behind it. `order` is of a capture. */
