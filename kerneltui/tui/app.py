@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import App
 from textual.binding import BindingType
 from textual.css.query import NoMatches
 
@@ -19,6 +18,7 @@ from kerneltui.tui.screens.starting import StartingScreen
 from kerneltui.tui.style import CSS
 from kerneltui.tui.text import clean
 from kerneltui.tui.theme import ANSI_THEME, DARK_THEME
+from kerneltui.tui.typed import TypedInOrder
 
 # Everything else is imported by the methods that need it, after the first frame.
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _actions() -> type[Provider]:
     return ActionProvider
 
 
-class KernelTui(App[Quit], inherit_bindings=False):
+class KernelTui(TypedInOrder[Quit], inherit_bindings=False):
     """The terminal."""
 
     TITLE = "kerneltui"

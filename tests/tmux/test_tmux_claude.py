@@ -232,7 +232,7 @@ def test_a_rough_day_is_compiled_measured_steered_and_won_from_the_keyboard(
     tmux.keys("s")
     tmux.type("@slow fewer barriers, please")
     tmux.keys("Enter")
-    day.until(lambda: day.state.steers, "the message")
+    tmux.until(lambda: bool(day.state.steers), "the message")
     day.until(lambda: "c0005" in day.measured, "the repaired kernel")
     day.until(lambda: measured(tmux, "c0005"), "c0005 on the screen")
     accept(tmux, "c0005", day.measured["c0005"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fakes import Desk, drive, has, tuning, until
+from textual import events
 
 from kerneltui.model.command import (
     Constrain,
@@ -116,3 +117,25 @@ async def test_a_message_is_queued_and_an_undo_names_the_decision(desk: Desk, pi
     await until(
         pilot, lambda: f"redo {last.action} of {last.candidate}: done" in tuning(desk).notice
     )
+
+
+@drive()
+async def test_what_is_typed_in_one_burst_is_a_message_and_no_decisions(
+    desk: Desk, pilot: Any
+) -> None:
+    """Also the paste, the key that sends, and those behind it mean what they would one by one."""
+    typed: list[events.Event] = [*keys("s", *"@slow fewer barriers"), events.Paste(", please")]
+    typed += keys(*"!?", "backspace", "enter", "p", "s", *"again p", "enter")
+    for event in typed:
+        desk.app.post_message(event)
+    await until(pilot, lambda: len(desk.decisions) == 3)
+    await pilot.pause()
+    assert desk.decisions == [
+        Steer("slow", "fewer barriers, please!"),
+        SetPaused(True),
+        Steer("slow", "again p"),
+    ]
+
+
+def keys(*names: str) -> list[events.Key]:
+    return [events.Key(name, name if len(name) == 1 else None) for name in names]

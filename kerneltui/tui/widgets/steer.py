@@ -82,10 +82,10 @@ class SteerLineBar(Horizontal):
         self.input.value = text
         self.input.cursor_position = len(text)
 
-    def on_input_changed(self, event: Input.Changed) -> None:
+    def on_input_changed(self) -> None:
         """Turns `@slow ` at the beginning into the address."""
         for to in ("fast", "slow", "all"):
-            if event.value.startswith(f"@{to} "):
+            if self.input.value.startswith(f"@{to} "):  # more may have been typed since the event
                 self.address(to)
-                self.input.value = event.value[len(to) + 2 :]
+                self.input.value = self.input.value[len(to) + 2 :]
                 self.input.cursor_position = len(self.input.value)
