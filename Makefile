@@ -17,11 +17,10 @@ demo: $(VENV)/.app
 	  $(BIN)/kerneltui tune workloads/gemm_allgather --target cpu --candidates 6 --seed 1 --accept auto --new; \
 	fi
 
-# Ranks, terminals and compilers of one test would disturb those of another: only what needs none of them
-# runs side by side.
+# Times of ranks and keys of terminals would be disturbed by another test: what has them runs alone.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 tests/unit tests/tui
-	$(BIN)/python -m pytest --ignore tests/unit --ignore tests/tui
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not alone"
+	$(BIN)/python -m pytest -m alone --ignore tests/unit --ignore tests/tui
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

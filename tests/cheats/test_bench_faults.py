@@ -24,7 +24,7 @@ from kerneltui.targets.locks import MachineLock
 from .conftest import PROTOCOL
 from .pieces import kernel
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 _SIZES = (48, 2048, 64)
 _SLACK_BYTES = 8 << 20  # less than an input of the large shape, which has 16 MiB

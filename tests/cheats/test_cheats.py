@@ -16,7 +16,7 @@ from .honest_kernels import HONEST
 from .pieces import kernel
 from .python_catalogue import PYTHON_CHEATS, PYTHON_HONEST
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 def evaluate(

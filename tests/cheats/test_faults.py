@@ -22,7 +22,7 @@ from kerneltui.targets.errors import RankFailure
 from .catalogue import CHEATS
 from .pieces import kernel
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 def honest(evaluator: Evaluator, incumbent: Kernel) -> Outcome:

@@ -23,6 +23,7 @@ from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.notices import Notice
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("flock") is None, reason="flock is not installed"),
 ]

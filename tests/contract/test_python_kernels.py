@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 import time
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from kerneltui.targets.windows import DType, GroupLayout, TensorSpec
 
 pytestmark = pytest.mark.slow
 
-OUTSIDE = Path(f"/tmp/kerneltui-was-here-{os.getpid()}")
+OUTSIDE = Path("/tmp/kerneltui-was-here")
 ROWS, COLUMNS = 101, 8  # does not divide by 2 or 3
 LIMITS = Limits(first_call_s=60.0, sample_s=60.0, load_s=60.0, setup_s=60.0)  # for busy machines
 
@@ -222,6 +221,7 @@ def test_what_is_changed_behind_the_lint_is_found(
     ],
 )
 def test_the_sandbox_holds_python_too(target: CpuTarget, line: str) -> None:
+    OUTSIDE.unlink(missing_ok=True)
     reason = failure(target, kernel(setup=line)).reason
     assert "PermissionError" in reason or "Operation not permitted" in reason
     assert not OUTSIDE.exists()

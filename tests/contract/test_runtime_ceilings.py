@@ -14,7 +14,7 @@ from kerneltui.targets.cpu.ceilings import MeasuredCeilings, Rate, measure_ceili
 from kerneltui.targets.cpu.runtime import CpuTarget
 from kerneltui.targets.locks import MachineLock
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 def test_ceilings_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

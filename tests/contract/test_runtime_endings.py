@@ -29,7 +29,7 @@ from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import GroupRole
 from kerneltui.targets.processes import descendants, is_alive
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

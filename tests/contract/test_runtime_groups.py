@@ -24,7 +24,7 @@ from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import GroupRole
 from kerneltui.targets.windows import DType, GroupLayout, TensorSpec
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from kerneltui.targets.group import RankGroup
 from kerneltui.targets.locks import MachineLock
 from kerneltui.targets.port import GroupRole, Limits
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 LIMITS = Limits(first_call_s=60.0, sample_s=60.0, load_s=60.0, setup_s=60.0)
 NOTES = """

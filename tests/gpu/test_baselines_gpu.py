@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from gpus import skip_unless
 
 skip_unless(1)
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 from kerneltui.evaluation.bench_plan import BenchPlan, chosen_shapes  # noqa: E402
 from kerneltui.evaluation.bench_result import Mode, ShapeResult  # noqa: E402

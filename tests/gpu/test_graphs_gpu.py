@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from gpus import check_nothing_left, skip_unless
 
 skip_unless(1)
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 from test_python_gpu import stand_of  # noqa: E402
 

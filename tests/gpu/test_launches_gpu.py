@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from gpus import check_nothing_left, skip_unless, two_gpus
 
 skip_unless(1)
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 import gpu_kernels as kernels  # noqa: E402
 import python_kernels  # noqa: E402

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from gpus import skip_unless
 
 skip_unless(1)
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 from kerneltui.engine.evaluator import make_evaluator  # noqa: E402
 from kerneltui.engine.opening import workload_on  # noqa: E402

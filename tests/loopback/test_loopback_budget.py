@@ -22,6 +22,8 @@ from loopback.bench import (
 )
 from loopback.script import Step
 
+pytestmark = pytest.mark.alone
+
 
 def test_a_call_over_the_budget_is_not_sent():
     with bench(budget=10_000) as it:

@@ -41,6 +41,8 @@ from loopback.bench import (
 from loopback.script import Say, Step, read_script
 from loopback.server import Loopback
 
+pytestmark = pytest.mark.alone
+
 
 def test_a_reply_streams_and_is_counted():
     say = (Say("thinking", "The ring waits. " * 4), Say("text", "Chunks of 64 rows."), GOOD)

@@ -29,6 +29,8 @@ from loopback.bench import (
 )
 from loopback.script import Say, Step
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.parametrize(
     ("status", "headers", "slept"),

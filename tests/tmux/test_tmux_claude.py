@@ -43,6 +43,7 @@ from kerneltui.model.state import State, fold
 from kerneltui.model.statistics import Verdict
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.slow,
     pytest.mark.timeout(1200),
     pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is missing: apt install tmux"),

@@ -29,7 +29,7 @@ from kerneltui.engine.place import Place
 from kerneltui.model.command import StopEngine
 from kerneltui.tui.draw.spend import spend_line
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]
 KILLS = int(os.environ.get("KERNELTUI_TERMINAL_KILLS", "8"))
 CANDIDATES = 40
 

@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is missing: apt install tmux"),
 ]
