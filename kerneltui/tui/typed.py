@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TypeVar
 
 from textual import events
@@ -11,6 +12,9 @@ from textual.widgets import Input
 __all__ = ["TypedInOrder"]
 
 T = TypeVar("T")
+
+_OPENING_S = 2.0
+"""How long a key waits for a screen that is being opened; a screen that fails to open does not hold it up."""
 
 
 class TypedInOrder(App[T], inherit_bindings=False):
@@ -27,6 +31,7 @@ class TypedInOrder(App[T], inherit_bindings=False):
         if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
             await super().on_event(event)
             return
+        await self._opened()
         field = self.focused
         if isinstance(field, Input) and isinstance(event, events.Paste):
             _write(field, next(iter(event.text.splitlines()), ""))
@@ -34,6 +39,13 @@ class TypedInOrder(App[T], inherit_bindings=False):
             _write(field, event.character or "")
         elif not (isinstance(event, events.Key) and await self._run_bound(event.key)):
             await super().on_event(event)
+
+    async def _opened(self) -> None:
+        """Waits for the screen on top: a dialog has its line to type in only when it is mounted."""
+        for _ in range(int(_OPENING_S / 0.005)):
+            if self.screen.is_mounted:
+                return
+            await asyncio.sleep(0.005)
 
     async def _run_bound(self, key: str) -> bool:
         """Runs the action of a key, if one may be done now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fakes import Desk, drive, has, select, tuning, until
+from textual import events
 from textual.widgets import Input
 
 from kerneltui.model.command import (
@@ -137,6 +138,17 @@ async def test_unclear_needs_a_note(desk: Desk, pilot: Any) -> None:
     assert isinstance(desk.app.screen, NoteDialog), "an empty note is none"
     assert desk.decisions == []
     await pilot.press(*"simpler", "enter")
+    await until(pilot, lambda: desk.decisions)
+    assert desk.decisions[0].note == "simpler"
+
+
+@drive()
+async def test_a_note_is_whole_also_if_it_is_typed_before_the_dialog_is_there(
+    desk: Desk, pilot: Any
+) -> None:
+    await select(desk, pilot, "c0031")
+    for name in ("a", *"simpler", "enter"):
+        desk.app.post_message(events.Key(name, name if len(name) == 1 else None))
     await until(pilot, lambda: desk.decisions)
     assert desk.decisions[0].note == "simpler"
 

@@ -113,7 +113,7 @@ class NoteDialog(ModalScreen[str], inherit_bindings=False):
         view.show(lambda _w, _h: lines)
         field = self.query_one(Input)
         field.cursor_blink = False
-        field.focus()
+        self.set_focus(field)  # at once: the next key may be here already
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Returns the text, unless it has to say something and does not."""

@@ -86,7 +86,7 @@ class TriageDialog(ModalScreen[Rule], inherit_bindings=False):
         """Previews the first rule."""
         field = self.query_one(Input)
         field.cursor_blink = False
-        field.focus()
+        self.set_focus(field)
         self._preview()
 
     def on_resize(self, event: Resize) -> None:
