@@ -9,6 +9,8 @@
  *           that are at the same step find each other's A and B in the L2 cache. A cluster leaves its sums in
  *           scratch; then each of a tile's clusters adds all parts of some boxes, in the same order in each
  *           call. That needs all clusters on the GPU at once, so no more are launched than fit.
+ *   turns   the same with tiles of 128 x TURNS_N that the warpgroups multiply in turn, so one writes its sums
+ *           while the other keeps the tensor cores busy.
  *   split   for products of few tiles. One tile and one range of K per CTA. Ranges of K are shared out over
  *           the CTAs of a cluster, which send their sums to each other's shared memory (each CTA adds one
  *           part of the tile), and over clusters, whose sums meet in scratch: the cluster that comes last
@@ -46,22 +48,25 @@
 // Boxes of C, 64 x 64, that a warpgroup of a wide tile may have in shared memory.
 // kerneltui: tunable C_BOXES in 4 3 2 1 if C_BOXES * 64 <= TILE_N
 #define C_BOXES 4
+// Columns of a tile that warpgroups multiply in turn; it has 128 rows.
+// kerneltui: tunable TURNS_N in 192 128
+#define TURNS_N 192
 // CTAs that share a wide tile of B, each loads half of it.
-// kerneltui: tunable CLUSTER in 2 1 if TILE_N % (64 * CLUSTER) == 0
+// kerneltui: tunable CLUSTER in 2 1
 #define CLUSTER 2
 // KB of the ring of a split tile whose CTA has an SM to itself; what it holds hides the way from main memory.
 // kerneltui: runtime SPLIT_KB in 208 176 144 112 default 208
-// Row tiles of a super-block: tiles are visited down its rows, then along N.
-// kerneltui: runtime GROUP_M in 4 8 16 32 default 16
+// Row tiles of a super-block: tiles are visited down its rows, then along N; 0 by rule.
+// kerneltui: runtime GROUP_M in 0 4 8 16 32 default 0
 // Which tile: 0 by rule, 1 wide, 2 to 10 split: 64x64, 128x64, 64x128, 128x128, 128x192, 192x64, 192x128,
-// 64x192, 128x256.
-// kerneltui: runtime TILE in 0 1 2 3 4 5 6 7 8 9 10 default 0
+// 64x192, 128x256; 11 in turns.
+// kerneltui: runtime TILE in 0 1 2 3 4 5 6 7 8 9 10 11 default 0
 // CTAs of a cluster that share out K; 0 by rule. Counts for split tiles.
-// kerneltui: runtime SLICES in 0 1 2 4 8 default 0 if SLICES == 0 or TILE > 1
+// kerneltui: runtime SLICES in 0 1 2 4 8 default 0 if SLICES == 0 or TILE > 1 and TILE < 11
 // Clusters that share out K; 0 by rule. Counts for split tiles.
-// kerneltui: runtime PARTS in 0 1 2 4 8 16 default 0 if PARTS == 0 or TILE > 1
+// kerneltui: runtime PARTS in 0 1 2 4 8 16 default 0 if PARTS == 0 or TILE > 1 and TILE < 11
 // CTAs that share a tile of B; 0 by rule. Counts for split tiles of 128 columns or more.
-// kerneltui: runtime SHARE in 0 1 2 default 0 if SHARE == 0 or TILE > 1 and SHARE * SLICES <= 8 and (SHARE == 1 or TILE == 4 or TILE == 5 or TILE == 8 or TILE == 10)
+// kerneltui: runtime SHARE in 0 1 2 default 0 if SHARE == 0 or TILE > 1 and TILE < 11 and SHARE * SLICES <= 8 and (SHARE == 1 or TILE == 4 or TILE == 5 or TILE == 8 or TILE == 10)
 // Steps over K (64 each) that must be saved if the wide tiles of the last round are shared out along K; 0:
 // never.
 // kerneltui: runtime SHARE_LAST in 0 8 16 24 48 default 16
@@ -372,6 +377,12 @@ struct Ring {
             parity ^= 1;
         }
     }
+
+    __device__ __forceinline__ void skip(int count, int size) {
+        const unsigned at = unsigned(index + count);
+        index = int(at % unsigned(size));
+        parity ^= at / unsigned(size) & 1;
+    }
 };
 
 /* Writes 64 x 64 of a warpgroup's sums to a box. A thread has of every 8 columns two neighbours, in row
@@ -414,11 +425,14 @@ struct Stages {
     uint64_t *full, *empty;
     int depth;
 
-    /* `sharing` CTAs of the cluster, from `first` on, share B; this one is number `own` of them. */
+    /* `sharing` CTAs of the cluster, from `first` on, share B; this one is number `own` of them. `along_k`: each loads
+     * its range of K of all boxes, and not some boxes. */
+    template <bool along_k = false>
     __device__ __forceinline__ void load(const CUtensorMap *map_a, const CUtensorMap *map_b, Ring &at, int row,
                                          int column, int k_from, int k_to, bool back, int sharing, int own,
                                          int first) {
-        const int boxes = columns / box / sharing;
+        const int boxes = columns / box / (along_k ? 1 : sharing);
+        const int first_k = along_k ? tile_k / sharing * own : 0;
         for (int step = k_from; step < k_to; ++step) {
             const int k = back ? k_from + k_to - 1 - step : step;
             barrier_wait(&empty[at.index], at.parity);
@@ -428,10 +442,10 @@ struct Stages {
 #pragma unroll
             for (int i = 0; i < columns / box; ++i) {
                 if (i == boxes) break;
-                const int j = own * boxes + i;
-                char *target = b + at.index * b_bytes + j * box_bytes;
+                const int j = along_k ? i : own * boxes + i;
+                char *target = b + at.index * b_bytes + j * box_bytes + first_k * box * 2;
                 if (sharing > 1)
-                    load_box_cluster(map_b, target, barrier, column + j * box, k * tile_k,
+                    load_box_cluster(map_b, target, barrier, column + j * box, k * tile_k + first_k,
                                      uint16_t(((1 << sharing) - 1) << first));
                 else
                     load_box(map_b, target, barrier, column + j * box, k * tile_k);
@@ -450,30 +464,36 @@ struct Stages {
         }
     }
 
-    /* One warpgroup multiplies its 64 rows. */
-    __device__ __forceinline__ void multiply(float (&d)[columns / 2], Ring &at, int k_tiles, int group,
-                                             int sharing, int first) {
+    /* One warpgroup multiplies `blocks` times 64 rows, from block `from` on. `seen` is called when all stages have
+     * arrived and the last is still being multiplied. */
+    template <int blocks, class Seen>
+    __device__ __forceinline__ void multiply(float (&d)[blocks][columns / 2], Ring &at, int k_tiles, int from,
+                                             int sharing, int first, Seen seen) {
         int previous = 0;
         for (int k = 0; k < k_tiles; ++k) {
             barrier_wait(&full[at.index], at.parity);
-            const uint64_t from_a = operand(a + at.index * a_bytes + group * box * row_bytes, 16, 1024);
+            const uint64_t from_a = operand(a + at.index * a_bytes + from * box * row_bytes, 16, 1024);
             const uint64_t from_b = operand(b + at.index * b_bytes, box_bytes, 1024);
             wgmma_begin();
 #pragma unroll
             for (int i = 0; i < tile_k / 16; ++i) /* 16 of K: 32 bytes of A's rows, 16 rows of B */
-                wgmma(d, from_a + uint64_t(i * 32 >> 4), from_b + uint64_t(i * 2048 >> 4), k > 0 || i > 0);
+#pragma unroll
+                for (int r = 0; r < blocks; ++r)
+                    wgmma(d[r], from_a + uint64_t((r * box * row_bytes + i * 32) >> 4),
+                          from_b + uint64_t(i * 2048 >> 4), k > 0 || i > 0);
             wgmma_commit();
             wgmma_wait<1>();
             if (k > 0) release(previous, sharing, first);
             previous = at.index;
             at.next(depth);
         }
+        seen();
         wgmma_wait<0>();
         release(previous, sharing, first);
     }
 };
 
-/* ---- Wide tiles. ---------------------------------------------------------------------------------- */
+/* ---- Wide tiles, and tiles in turn. --------------------------------------------------------------- */
 
 struct WideParams {
     CUtensorMap a, b, c;
@@ -488,12 +508,18 @@ struct WideParams {
     bool c_first; /* out of the L2 cache */
 };
 
-struct Wide {
-    static constexpr int rows = 128, columns = TILE_N, stages = STAGES;
-    static constexpr int boxes = C_BOXES; /* of a warpgroup */
+/* Two warpgroups of consumers: both halves of a tile, or whole tiles in turn. */
+template <int tile_columns, int depth, int c_boxes, bool in_turn>
+struct Persistent {
+    static constexpr int rows = 128, columns = tile_columns, stages = depth;
+    static constexpr int boxes = c_boxes; /* of a warpgroup */
     static constexpr int cluster = CLUSTER;
     static constexpr int groups = 2;
     static constexpr int threads = 128 * (1 + groups);
+    static constexpr bool turns = in_turn;
+    static constexpr int blocks = turns ? rows / box : 1; /* of 64 rows that a warpgroup multiplies */
+    static constexpr int readers = turns ? 1 : groups;    /* of a stage */
+    static constexpr bool along_k = columns / box % cluster != 0; /* is B shared out */
     using Tiles = Stages<rows, columns>;
 
     struct Barriers {
@@ -501,17 +527,21 @@ struct Wide {
         uint64_t empty[stages];          /* all consumers of the cluster have read them */
         uint64_t c_full[groups][boxes];  /* a box of C is written */
         uint64_t c_empty[groups][boxes]; /* and may be written again */
+        uint64_t turn[groups];           /* the other has seen all stages of its tile arrive */
     };
 
     static constexpr int shared_bytes =
         stages * Tiles::bytes + groups * boxes * box_bytes + int(sizeof(Barriers)) + 1024; /* 1024: alignment */
 
-    static_assert(columns / box % cluster == 0, "a CTA of the cluster loads whole boxes of B");
-    static_assert(boxes >= 1 && boxes <= columns / box, "boxes of one tile");
-    static constexpr int sum_pieces = columns * box / 4; /* 4 sums each, of a warpgroup */
+    static_assert(boxes >= 1 && boxes <= blocks * columns / box, "boxes of one tile");
+    static constexpr int halves = rows / box;
+    static constexpr int sum_pieces = columns * box / 4; /* 4 sums each, of half a tile */
 
     static_assert(shared_bytes <= 232448, "more shared memory than a CTA may have");
 };
+
+using Wide = Persistent<TILE_N, STAGES, C_BOXES, false>;
+using Turns = Persistent<TURNS_N, (229376 - 2 * 4 * box_bytes) / (16384 + 128 * TURNS_N), 4, true>;
 
 // kerneltui: evolve begin wide
 /* A part of a shared tile: `count` steps over K, the `index`-th of p.parts; nothing if `count` is 0. */
@@ -520,8 +550,9 @@ struct Part {
     int first_k, count;
     int index;
 
-    __device__ __forceinline__ bool adds(const WideParams &p, int j) const {
-        return j * p.parts / (Wide::columns / box) == index;
+    /* Whether this one adds all parts of a box, of so many. */
+    __device__ __forceinline__ bool adds(const WideParams &p, int which, int boxes) const {
+        return which * p.parts / boxes == index;
     }
 };
 
@@ -532,20 +563,22 @@ __device__ __forceinline__ Part part_of(const WideParams &p, int who) {
     return Part{who / p.parts, first_k, int(int64_t(p.k_tiles) * (index + 1) / p.parts) - first_k, index};
 }
 
-/* Where the q-th part of a tile lies, for a CTA of the cluster and a warpgroup. */
-__device__ __forceinline__ int place_of(const WideParams &p, const Part &part, int q, int rank, int group) {
-    return ((part.tile * p.parts + q) * Wide::cluster + rank) * Wide::groups + group;
+/* Where the q-th part of half a tile lies, for a CTA of the cluster. */
+template <class W>
+__device__ __forceinline__ int place_of(const WideParams &p, const Part &part, int q, int rank, int half) {
+    return ((part.tile * p.parts + q) * W::cluster + rank) * W::halves + half;
 }
 
-/* Leaves the sums of a warpgroup in scratch. All places are written once in each call, so the count of one's
+/* Leaves the sums of half a tile in scratch. All places are written once in each call, so the count of one's
  * own says what the others' must be: a call that is replayed from a graph needs no number of its own. */
-__device__ __forceinline__ uint64_t leave_sums(const WideParams &p, const float (&d)[Wide::columns / 2],
-                                               int place, int group) {
+template <class W>
+__device__ __forceinline__ uint64_t leave_sums(const WideParams &p, const float (&d)[W::columns / 2], int place,
+                                               int group) {
     const int thread = int(threadIdx.x) % 128;
     const uint64_t call = __ldcg(reinterpret_cast<const unsigned long long *>(p.calls + place)) + 1;
-    float4 *sums = p.sums + int64_t(place) * Wide::sum_pieces;
+    float4 *sums = p.sums + int64_t(place) * W::sum_pieces;
 #pragma unroll
-    for (int i = 0; i < Wide::columns / 8; ++i)
+    for (int i = 0; i < W::columns / 8; ++i)
         __stcg(sums + i * 128 + thread, float4{d[i * 4], d[i * 4 + 1], d[i * 4 + 2], d[i * 4 + 3]});
     if (group == 0) /* each warpgroup has a barrier of its own */
         asm volatile("bar.sync 1, 128;" ::: "memory");
@@ -558,12 +591,13 @@ __device__ __forceinline__ uint64_t leave_sums(const WideParams &p, const float 
     return call;
 }
 
-/* Box j of a shared tile: all its parts, added in their order. */
-__device__ __forceinline__ void add_parts(const WideParams &p, const Part &part, int j, int rank, int group,
+/* Box j of half a shared tile: all its parts, added in their order. */
+template <class W>
+__device__ __forceinline__ void add_parts(const WideParams &p, const Part &part, int j, int rank, int half,
                                           uint64_t call, float (&d)[32]) {
     const int thread = int(threadIdx.x) % 128;
     for (int q = 0; q < p.parts; ++q) {
-        const uint64_t *calls = p.calls + place_of(p, part, q, rank, group);
+        const uint64_t *calls = p.calls + place_of<W>(p, part, q, rank, half);
         for (uint64_t seen = 0;;) {
             asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(calls) : "memory");
             if (seen >= call) break;
@@ -575,7 +609,7 @@ __device__ __forceinline__ void add_parts(const WideParams &p, const Part &part,
 #pragma unroll 2
     for (int q = 0; q < p.parts; ++q) {
         const float4 *sums =
-            p.sums + int64_t(place_of(p, part, q, rank, group)) * Wide::sum_pieces + j * 1024 + thread;
+            p.sums + int64_t(place_of<W>(p, part, q, rank, half)) * W::sum_pieces + j * 1024 + thread;
         float4 x[8];
 #pragma unroll
         for (int i = 0; i < 8; ++i) x[i] = __ldcg(sums + i * 128);
@@ -590,25 +624,27 @@ __device__ __forceinline__ void add_parts(const WideParams &p, const Part &part,
 }
 
 /* One thread stores the boxes of one consumer warpgroup. */
+template <class W>
 struct Storer {
     const WideParams &p;
     char *c;
-    Wide::Barriers *barriers;
+    typename W::Barriers *barriers;
     int group, rank;
     uint64_t policy;
     Ring slot;
     int held; /* boxes that are stored but not given back */
 
-    __device__ __forceinline__ void store(int m, int n, int j) {
+    /* 64 x 64 of a tile: of its rows `block`, of its columns `j`. */
+    __device__ __forceinline__ void store(int m, int n, int block, int j) {
         barrier_wait(&barriers->c_full[group][slot.index], slot.parity);
-        const int x = n * Wide::columns + j * box;
-        const int row = (m * Wide::cluster + rank) * Wide::rows + group * box;
+        const int x = n * W::columns + j * box;
+        const int row = (m * W::cluster + rank) * W::rows + block * box;
         if (x < p.n && row < p.m)
-            store_box(&p.c, c + (group * Wide::boxes + slot.index) * box_bytes, x, row, policy);
+            store_box(&p.c, c + (group * W::boxes + slot.index) * box_bytes, x, row, policy);
         commit_stores();
-        slot.next(Wide::boxes);
-        if (++held == Wide::boxes) { /* the oldest has been read when at most the others are pending */
-            wait_stores_read<Wide::boxes - 1>();
+        slot.next(W::boxes);
+        if (++held == W::boxes) { /* the oldest has been read when at most the others are pending */
+            wait_stores_read<W::boxes - 1>();
             barrier_arrive(&barriers->c_empty[group][slot.index]);
             --held;
         }
@@ -617,115 +653,154 @@ struct Storer {
     __device__ __forceinline__ void give_back() {
         wait_stores_read<0>();
         for (; held > 0; --held)
-            barrier_arrive(&barriers->c_empty[group][(slot.index + Wide::boxes - held) % Wide::boxes]);
+            barrier_arrive(&barriers->c_empty[group][(slot.index + W::boxes - held) % W::boxes]);
     }
 };
 
-__device__ __forceinline__ void store_tiles(const WideParams &p, char *c, Wide::Barriers *barriers, int first,
+/* Whether a warpgroup has a part of a shared tile, if its CTA has one: both have, or the one whose turn it is. */
+template <class W>
+__device__ __forceinline__ bool has_part(const WideParams &p, int first, int step, int group) {
+    return !W::turns || (p.whole - first + step - 1) / step % W::groups == group;
+}
+
+template <class W>
+__device__ __forceinline__ void store_tiles(const WideParams &p, char *c, typename W::Barriers *barriers, int first,
                                             int step, int group, int rank) {
-    Storer storer{p, c, barriers, group, rank, cache_policy(p.c_first), Ring{0, 0}, 0};
+    Storer<W> storer{p, c, barriers, group, rank, cache_policy(p.c_first), Ring{0, 0}, 0};
+    const int from = W::turns ? first + group * step : first, by = W::turns ? W::groups * step : step;
+    const int block = W::turns ? 0 : group;
     int m, n;
-    for (int index = first; index < p.whole; index += step) {
+    for (int index = from; index < p.whole; index += by) {
         tile_at(index, p.group_m, p.tiles_m, p.tiles_n, m, n);
 #pragma unroll 1
-        for (int j = 0; j < Wide::columns / box; ++j) storer.store(m, n, j);
+        for (int r = 0; r < W::blocks; ++r)
+#pragma unroll 1
+            for (int j = 0; j < W::columns / box; ++j) storer.store(m, n, block + r, j);
         storer.give_back();
     }
     const Part part = part_of(p, first);
-    if (!part.count) return;
+    if (!part.count || !has_part<W>(p, first, step, group)) return;
     tile_at(p.whole + part.tile, p.group_m, p.tiles_m, p.tiles_n, m, n);
 #pragma unroll 1
-    for (int j = 0; j < Wide::columns / box; ++j)
-        if (part.adds(p, j)) storer.store(m, n, j);
+    for (int i = 0; i < W::blocks * W::columns / box; ++i)
+        if (part.adds(p, i, W::blocks * W::columns / box))
+            storer.store(m, n, block + i / (W::columns / box), i % (W::columns / box));
     storer.give_back();
 }
 
 /* Writes 64 x 64 of a warpgroup's sums to shared memory. */
-__device__ __forceinline__ void hand_over(const float *d, char *c, Wide::Barriers *barriers, Ring &slot,
+template <class W>
+__device__ __forceinline__ void hand_over(const float *d, char *c, typename W::Barriers *barriers, Ring &slot,
                                           int group) {
     barrier_wait(&barriers->c_empty[group][slot.index], slot.parity);
-    put_box(d, c + (group * Wide::boxes + slot.index) * box_bytes);
+    put_box(d, c + (group * W::boxes + slot.index) * box_bytes);
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(&barriers->c_full[group][slot.index]);
-    slot.next(Wide::boxes);
+    slot.next(W::boxes);
 }
 
 /* One thread loads all that this CTA multiplies. */
-__device__ __forceinline__ void load_tiles(const WideParams &p, Wide::Tiles &tiles, int first, int step,
+template <class W>
+__device__ __forceinline__ void load_tiles(const WideParams &p, typename W::Tiles &tiles, int first, int step,
                                            int rank) {
     Ring at{0, 1}; /* the ring begins empty */
     int m, n;
     bool back = false;
     for (int index = first; index < p.whole; index += step) {
         tile_at(index, p.group_m, p.tiles_m, p.tiles_n, m, n);
-        tiles.load(&p.a, &p.b, at, (m * Wide::cluster + rank) * Wide::rows, n * Wide::columns, 0, p.k_tiles,
-                   back, Wide::cluster, rank, 0);
+        tiles.template load<W::along_k>(&p.a, &p.b, at, (m * W::cluster + rank) * W::rows, n * W::columns, 0,
+                                        p.k_tiles, back, W::cluster, rank, 0);
         back = back != p.turn_k;
     }
     const Part part = part_of(p, first);
     if (!part.count) return;
     tile_at(p.whole + part.tile, p.group_m, p.tiles_m, p.tiles_n, m, n);
-    tiles.load(&p.a, &p.b, at, (m * Wide::cluster + rank) * Wide::rows, n * Wide::columns, part.first_k,
-               part.first_k + part.count, back, Wide::cluster, rank, 0);
+    tiles.template load<W::along_k>(&p.a, &p.b, at, (m * W::cluster + rank) * W::rows, n * W::columns,
+                                    part.first_k, part.first_k + part.count, back, W::cluster, rank, 0);
 }
 
-/* One warpgroup multiplies its 64 rows of all tiles of this CTA, and adds parts. */
-__device__ __forceinline__ void multiply_tiles(const WideParams &p, Wide::Tiles &tiles, char *c,
-                                               Wide::Barriers *barriers, int first, int step, int group,
+/* One warpgroup multiplies its 64 rows of all tiles of this CTA, or all rows of every second tile, and adds parts.
+ * In turns: in the ring the tiles of both warpgroups follow each other. A barrier tells only one phase from the next,
+ * so nobody may wait for a stage of a later round than the next; each begins when the other has seen its last one
+ * arrive. */
+template <class W>
+__device__ __forceinline__ void multiply_tiles(const WideParams &p, typename W::Tiles &tiles, char *c,
+                                               typename W::Barriers *barriers, int first, int step, int group,
                                                int rank) {
+    constexpr int boxes = W::columns / box;
+    const int from = W::turns ? first + group * step : first, by = W::turns ? W::groups * step : step;
+    const int block = W::turns ? 0 : group;
+    uint32_t parity = uint32_t(group ^ 1); /* the first group begins without being told */
     Ring at{0, 0};
     Ring slot{0, 1}; /* the boxes begin empty */
-    for (int index = first; index < p.whole; index += step) {
-        float d[Wide::columns / 2];
-        tiles.multiply(d, at, p.k_tiles, group, Wide::cluster, 0);
+    float d[W::blocks][W::columns / 2];
+    const auto multiply = [&](int k_tiles) {
+        if (W::turns) barrier_wait(&barriers->turn[group], parity);
+        parity ^= 1;
+        tiles.multiply(d, at, k_tiles, block, W::cluster, 0, [&] {
+            if (W::turns && threadIdx.x % 32 == 0) barrier_arrive(&barriers->turn[group ^ 1]);
+        });
+    };
+    if (W::turns) at.skip(group * p.k_tiles, W::stages);
+    for (int index = from; index < p.whole; index += by) {
+        multiply(p.k_tiles);
+        if (W::turns) at.skip(p.k_tiles, W::stages);
 #pragma unroll
-        for (int j = 0; j < Wide::columns / box; ++j) hand_over(d + j * 32, c, barriers, slot, group);
+        for (int r = 0; r < W::blocks; ++r)
+#pragma unroll
+            for (int j = 0; j < boxes; ++j) hand_over<W>(d[r] + j * 32, c, barriers, slot, group);
     }
     const Part part = part_of(p, first);
-    if (!part.count) return;
-    float d[Wide::columns / 2];
-    tiles.multiply(d, at, part.count, group, Wide::cluster, 0);
-    const uint64_t call = leave_sums(p, d, place_of(p, part, part.index, rank, group), group);
+    if (!part.count || !has_part<W>(p, first, step, group)) return;
+    multiply(part.count);
+    uint64_t call[W::blocks];
+#pragma unroll
+    for (int r = 0; r < W::blocks; ++r)
+        call[r] = leave_sums<W>(p, d[r], place_of<W>(p, part, part.index, rank, block + r), group);
+#pragma unroll
+    for (int r = 0; r < W::blocks; ++r)
 #pragma unroll 1
-    for (int j = 0; j < Wide::columns / box; ++j) {
-        if (!part.adds(p, j)) continue;
-        float sums[32];
-        add_parts(p, part, j, rank, group, call, sums);
-        hand_over(sums, c, barriers, slot, group);
-    }
+        for (int j = 0; j < boxes; ++j) {
+            if (!part.adds(p, r * boxes + j, W::blocks * boxes)) continue;
+            float sums[32];
+            add_parts<W>(p, part, j, rank, block + r, call[r], sums);
+            hand_over<W>(sums, c, barriers, slot, group);
+        }
 }
 
-__global__ void __launch_bounds__(Wide::threads, 1) wide_kernel(const __grid_constant__ WideParams p) {
+template <class W>
+__global__ void __launch_bounds__(W::threads, 1) wide_kernel(const __grid_constant__ WideParams p) {
     extern __shared__ char raw[];
     char *const memory = raw + (1024 - shared_address(raw) % 1024) % 1024;
-    char *const c = memory + Wide::stages * Wide::Tiles::bytes;
-    Wide::Barriers *const barriers =
-        reinterpret_cast<Wide::Barriers *>(c + Wide::groups * Wide::boxes * box_bytes);
-    Wide::Tiles tiles{memory, memory + Wide::stages * Wide::Tiles::a_bytes, barriers->full, barriers->empty,
-                      Wide::stages};
+    char *const c = memory + W::stages * W::Tiles::bytes;
+    typename W::Barriers *const barriers =
+        reinterpret_cast<typename W::Barriers *>(c + W::groups * W::boxes * box_bytes);
+    typename W::Tiles tiles{memory, memory + W::stages * W::Tiles::a_bytes, barriers->full, barriers->empty,
+                            W::stages};
 
-    const int rank = Wide::cluster > 1 ? int(cluster_rank()) : 0;
-    const int first = int(blockIdx.x) / Wide::cluster;
-    const int step = int(gridDim.x) / Wide::cluster;
+    const int rank = W::cluster > 1 ? int(cluster_rank()) : 0;
+    const int first = int(blockIdx.x) / W::cluster;
+    const int step = int(gridDim.x) / W::cluster;
     const int warp = int(threadIdx.x) / 32;
     const int lane = int(threadIdx.x) % 32;
 
     if (threadIdx.x == 0) {
-        for (int i = 0; i < Wide::stages; ++i) {
+        for (int i = 0; i < W::stages; ++i) {
             barrier_init(&barriers->full[i], 1);
-            barrier_init(&barriers->empty[i], Wide::cluster * Wide::groups * 4);
+            barrier_init(&barriers->empty[i], W::cluster * W::readers * 4);
         }
-        for (int g = 0; g < Wide::groups; ++g)
-            for (int i = 0; i < Wide::boxes; ++i) {
+        for (int g = 0; g < W::groups; ++g)
+            for (int i = 0; i < W::boxes; ++i) {
                 barrier_init(&barriers->c_full[g][i], 4);
                 barrier_init(&barriers->c_empty[g][i], 1);
             }
+        for (int g = 0; g < W::groups; ++g) barrier_init(&barriers->turn[g], 4);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         prefetch(&p.a);
         prefetch(&p.b);
         prefetch(&p.c);
     }
-    if (Wide::cluster > 1)
+    if (W::cluster > 1)
         cluster_sync();
     else
         __syncthreads();
@@ -734,14 +809,14 @@ __global__ void __launch_bounds__(Wide::threads, 1) wide_kernel(const __grid_con
 
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (warp == 0 && lane == 0) load_tiles(p, tiles, first, step, rank);
-        if ((warp == 1 || warp == 2) && lane == 0) store_tiles(p, c, barriers, first, step, warp - 1, rank);
+        if (warp == 0 && lane == 0) load_tiles<W>(p, tiles, first, step, rank);
+        if ((warp == 1 || warp == 2) && lane == 0) store_tiles<W>(p, c, barriers, first, step, warp - 1, rank);
         __syncwarp();
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        multiply_tiles(p, tiles, c, barriers, first, step, warp / 4 - 1, rank);
+        multiply_tiles<W>(p, tiles, c, barriers, first, step, warp / 4 - 1, rank);
     }
-    if (Wide::cluster > 1) cluster_sync(); /* no CTA leaves while the other may arrive at its barriers */
+    if (W::cluster > 1) cluster_sync(); /* no CTA leaves while the other may arrive at its barriers */
 }
 // kerneltui: evolve end
 
@@ -858,10 +933,11 @@ __global__ void __launch_bounds__(T::threads, T::ctas_of_sm)
     const int thread = int(threadIdx.x);
     const int pieces = T::pieces >> p.slices_log; /* that this CTA adds */
     float4 *const sums = p.sums + (int64_t(n * p.tiles_m * p.share + m) * p.parts) * T::pieces * T::consumers;
-    float d[T::columns / 2];
+    float blocks[1][T::columns / 2];
+    float(&d)[T::columns / 2] = blocks[0];
     if (consumer) {
         Ring at{0, 0};
-        tiles.multiply(d, at, to - from, warp / 4, p.share, slice * p.share);
+        tiles.multiply(blocks, at, to - from, warp / 4, p.share, slice * p.share, [] {});
     } else {
         if (lane == 0) {
             Ring at{0, 1};
@@ -1051,9 +1127,9 @@ struct TileKind {
 };
 
 /* The ring of a CTA that has an SM to itself, or not. `meets`: K is shared out over a cluster, then its sums have a
- * place beside the ring, unless less than 3 stages would be left, or less than 5 for many steps. A CTA alone has no more stages than steps of K, so
- * that its successor of the next call finds room beside it; of CTAs that are not alone, those of the next call would
- * then lie unevenly in the gaps. C needs the room of two stages at most. */
+ * place beside the ring, unless less than 3 stages would be left, or less than 5 for many steps. A CTA alone has no
+ * more stages than steps of K, so that its successor of the next call finds room beside it; of CTAs that are not
+ * alone, those of the next call would then lie unevenly in the gaps. C needs the room of two stages at most. */
 template <class T>
 Depth split_depth(int alone_bytes, bool alone, bool meets, int steps) {
     const int room = alone ? std::min(alone_bytes, T::alone) : T::beside;
@@ -1067,12 +1143,21 @@ Depth split_depth(int alone_bytes, bool alone, bool meets, int steps) {
     return Depth{stages, stages * T::Tiles::bytes, T::shared_bytes(stages, stages * T::Tiles::bytes)};
 }
 
-Depth wide_depth(int, bool, bool, int) { return Depth{Wide::stages, 0, Wide::shared_bytes}; }
+template <class W>
+Depth wide_depth(int, bool, bool, int) {
+    return Depth{W::stages, 0, W::shared_bytes};
+}
 
 template <class T>
 TileKind split_kind() {
     return TileKind{reinterpret_cast<const void *>(split_kernel<T>), T::rows, T::columns, T::threads,
                     T::ctas_of_sm, split_depth<T>};
+}
+
+template <class W>
+TileKind wide_kind() {
+    return TileKind{reinterpret_cast<const void *>(wide_kernel<W>), W::rows, W::columns, W::threads, 1,
+                    wide_depth<W>};
 }
 
 TileKind kind_of(int tile) {
@@ -1086,13 +1171,15 @@ TileKind kind_of(int tile) {
         case 8: return split_kind<Split<192, 128>>();
         case 9: return split_kind<Split<64, 192>>();
         case 10: return split_kind<Split<128, 256>>();
-        default:
-            return TileKind{reinterpret_cast<const void *>(wide_kernel), Wide::rows, Wide::columns,
-                            Wide::threads, 1, wide_depth};
+        case 11: return wide_kind<Turns>();
+        default: return wide_kind<Wide>();
     }
 }
 
-constexpr int first_tile = 1, last_tile = 10;
+constexpr int first_tile = 1, tile_in_turn = 11, last_tile = 11;
+
+/* Whether the CTAs of a tile stay and take more of them. */
+constexpr bool stays(int tile) { return tile == first_tile || tile == tile_in_turn; }
 
 struct State {
     const kt_context *ctx;
@@ -1129,9 +1216,10 @@ struct WidePlan {
     int64_t clusters, whole, shared, parts;
 };
 
-WidePlan wide_plan(int64_t m, int64_t n, int64_t k, int sms, const kt_named_value *tunables,
+WidePlan wide_plan(int tile, int64_t m, int64_t n, int64_t k, int sms, const kt_named_value *tunables,
                    uint32_t count) {
-    const int64_t tiles = up(m, Wide::rows * CLUSTER) * up(n, Wide::columns), steps = up(k, tile_k);
+    const TileKind kind = kind_of(tile);
+    const int64_t tiles = up(m, kind.rows * CLUSTER) * up(n, kind.columns), steps = up(k, tile_k);
     const int64_t limit = kt_value(tunables, count, "MAX_CTAS", 0);
     const int64_t most = std::max<int64_t>((limit > 0 ? std::min<int64_t>(limit, sms) : sms) / CLUSTER, 1);
     const int64_t left = tiles % most;
@@ -1155,8 +1243,9 @@ int64_t tiles_of(const Choice &c, const TileKind &kind, int64_t m, int64_t n) {
 struct Cost {
     double ends, step;
 };
-constexpr Cost costs[] = {{4.852, 0.616}, {1.035, 0.181}, {1.876, 0.368}, {2.187, 0.257}, {3.348, 0.392},
-                          {3.937, 0.559}, {2.253, 0.498}, {4.209, 0.577}, {2.434, 0.425}, {7.071, 0.689}};
+constexpr Cost costs[] = {{4.852, 0.616}, {0.922, 0.196}, {1.957, 0.289}, {2.586, 0.278}, {3.348, 0.392},
+                          {3.937, 0.559}, {2.253, 0.498}, {4.209, 0.577}, {2.434, 0.425}, {7.071, 0.689},
+                          {4.745, 0.503}};
 
 /* Until the parts of shared tiles are added. */
 constexpr double sharing_us = 19.3;
@@ -1169,12 +1258,12 @@ double expected_us(const Choice &c, int64_t m, int64_t n, int64_t k, int sms,
     const Cost &cost = costs[c.tile - first_tile];
     const int64_t tiles = tiles_of(c, kind, m, n);
     const int64_t ctas = tiles * c.slices * c.parts;
-    const int cluster = c.tile == first_tile ? CLUSTER : c.share * c.slices;
+    const int cluster = stays(c.tile) ? CLUSTER : c.share * c.slices;
     const int64_t slots = cluster <= 2 ? sms : sms * 28 / 33; /* larger clusters leave SMs of a GPC over */
     double rounds = double(up(ctas, slots));
     double us = cost.ends;
-    if (c.tile == first_tile) {
-        const WidePlan plan = wide_plan(m, n, k, sms, tunables, count);
+    if (stays(c.tile)) {
+        const WidePlan plan = wide_plan(c.tile, m, n, k, sms, tunables, count);
         rounds = std::ceil(double(plan.whole) / double(plan.clusters));
         if (plan.shared) {
             rounds += 1.0 / double(plan.parts);
@@ -1184,7 +1273,14 @@ double expected_us(const Choice &c, int64_t m, int64_t n, int64_t k, int sms,
     const double steps = double(up(up(k, tile_k), c.slices * c.parts));
     const double main_memory = 2.0 * (double(m) * k + double(k) * n + double(m) * n) / 4.3e6;
     const double size = kind.rows * kind.columns / 8192.0;
-    us += std::max(rounds * steps * cost.step, main_memory * 0.301);
+    double main_loop = rounds * steps * cost.step;
+    /* Of these two the one that is long across the larger of A and B: that is read again less often. */
+    if (kind.rows * kind.columns == 64 * 128) {
+        const double lean = std::clamp(std::log2(double(n) / double(m)), -6.0, 6.0);
+        main_loop *= 1.0 + (kind.rows > kind.columns ? -0.0136 : 0.0136) * lean;
+    }
+    if (c.tile == tile_in_turn) return us + std::max(main_loop, main_memory * 1.24);
+    us += std::max(main_loop, main_memory * 0.301);
     if (c.slices > 1) us += (0.540 + 0.703 * size) * rounds;
     if (c.parts > 1) us += 0.737 + 1.622 * c.parts * size / c.slices + 1.714 * size * double(ctas) / sms;
     return us + 0.758 * (rounds - 1) + 0.122 * size * rounds + 0.219 * 2.0 * double(m) * n / 4.3e6;
@@ -1194,7 +1290,7 @@ double expected_us(const Choice &c, int64_t m, int64_t n, int64_t k, int sms,
 bool possible(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
     const TileKind kind = kind_of(c.tile);
     const int ranges = c.slices * c.parts;
-    if (c.tile == 1) return ranges == 1 && c.share == 1;
+    if (stays(c.tile)) return ranges == 1 && c.share == 1;
     if (c.share > 1 && (kind.columns % 128 || m <= kind.rows || c.share * c.slices > 8)) return false;
     const int64_t tiles = tiles_of(c, kind, m, n);
     return tiles <= (1 << 20) && (ranges == 1 || (ranges <= up(k, tile_k) && tiles * ranges <= 8 * sms));
@@ -1204,7 +1300,7 @@ bool possible(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
  * idle while there are more than 8 steps of K to share out, and many parts only of clusters that cannot be larger. */
 bool sensible(const Choice &c, int64_t m, int64_t n, int64_t k, int sms) {
     const TileKind kind = kind_of(c.tile);
-    if (c.tile == 1) return true;
+    if (stays(c.tile)) return true;
     if ((kind.rows > 64 && m * 2 <= kind.rows) || (kind.columns > 64 && n * 2 <= kind.columns)) return false;
     const int64_t tiles = tiles_of({c.tile, 1, 1, 1}, kind, m, n);
     const int64_t ctas = tiles * c.slices * c.parts;
@@ -1225,8 +1321,8 @@ Choice choose(int64_t m, int64_t n, int64_t k, int sms, const kt_named_value *tu
         for (int s = 1; s <= 8; s *= 2)
             for (int g = 1; g <= 16; g *= 2)
                 for (int b = 1; b <= 2; ++b) {
-                    if ((tile && t != tile) || (slices && s != slices && t != 1) ||
-                        (parts && g != parts && t != 1) || (share && b != share && t != 1))
+                    if ((tile && t != tile) || (!stays(t) && ((slices && s != slices) || (parts && g != parts) ||
+                                                              (share && b != share))))
                         continue;
                     const Choice c{t, s, g, b};
                     if (!possible(c, m, n, k, sms)) continue;
@@ -1243,8 +1339,9 @@ Choice choose(int64_t m, int64_t n, int64_t k, int sms, const kt_named_value *tu
 
 constexpr uint64_t counter_bytes = 1 << 16;
 
-/* CTAs of the wide kernel that are on the GPU at once, if nothing else is: at most one for every SM. 0 if that
- * cannot be known: sharing a tile waits for clusters that might not be there. */
+/* CTAs of a kernel whose CTAs stay that are on the GPU at once, if nothing else is: at most one for every SM. 0 if
+ * that cannot be known: sharing a tile waits for clusters that might not be there. */
+template <class W>
 int sm_count() {
     int device = 0, sms = 0, clusters = 0;
     if (cudaGetDevice(&device) || cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device)) {
@@ -1253,32 +1350,34 @@ int sm_count() {
     }
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(unsigned(sms / CLUSTER * CLUSTER));
-    config.blockDim = dim3(Wide::threads);
-    config.dynamicSmemBytes = size_t(Wide::shared_bytes);
+    config.blockDim = dim3(W::threads);
+    config.dynamicSmemBytes = size_t(W::shared_bytes);
     cudaLaunchAttribute cluster{};
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim.x = CLUSTER;
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     config.attrs = &cluster;
     config.numAttrs = 1;
-    if (cudaFuncSetAttribute(wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Wide::shared_bytes) ||
-        cudaOccupancyMaxActiveClusters(&clusters, wide_kernel, &config) || clusters < 1) {
+    if (cudaFuncSetAttribute(wide_kernel<W>, cudaFuncAttributeMaxDynamicSharedMemorySize, W::shared_bytes) ||
+        cudaOccupancyMaxActiveClusters(&clusters, wide_kernel<W>, &config) || clusters < 1) {
         (void)cudaGetLastError();
         return 0;
     }
     return std::min(sms, clusters * CLUSTER);
 }
 
+int sm_count() { return std::min(sm_count<Wide>(), sm_count<Turns>()); }
+
 /* Scratch: counters, then sums. */
 uint64_t scratch_bytes(const Choice &c, int64_t m, int64_t n, int64_t k, int sms,
                        const kt_named_value *tunables, uint32_t count) {
-    if (c.tile == first_tile) {
-        const WidePlan plan = wide_plan(m, n, k, sms, tunables, count);
-        const uint64_t places = uint64_t(plan.shared * plan.parts) * CLUSTER * Wide::groups;
-        return places ? counter_bytes + places * Wide::sum_pieces * sizeof(float4) : 0;
+    const TileKind kind = kind_of(c.tile);
+    if (stays(c.tile)) {
+        const WidePlan plan = wide_plan(c.tile, m, n, k, sms, tunables, count);
+        const uint64_t sums = uint64_t(plan.shared * plan.parts) * CLUSTER * uint64_t(kind.rows * kind.columns);
+        return sums ? counter_bytes + sums * 4 : 0;
     }
     if (c.parts == 1) return 0;
-    const TileKind kind = kind_of(c.tile);
     const uint64_t tiles = uint64_t(tiles_of(c, kind, m, n));
     return counter_bytes + tiles * uint64_t(c.parts) * uint64_t(kind.rows * kind.columns) * 4;
 }
@@ -1309,14 +1408,20 @@ int encode_function(const kt_context *ctx, EncodeFunction *out) {
     return 0;
 }
 
-int group_rows(const kt_context *ctx, int unit, int tiles_m) {
-    const int64_t group = kt_value(ctx->tunables, ctx->tunable_count, "GROUP_M", 16) / unit;
-    return int(std::clamp<int64_t>(group, 1, tiles_m));
+int group_rows(const State &s, int unit, int tiles_m) {
+    const int64_t asked = kt_value(s.ctx->tunables, s.ctx->tunable_count, "GROUP_M", 0);
+    const int64_t rule = s.choice.tile == tile_in_turn && s.k <= 1024 ? 8 : 16;
+    return int(std::clamp<int64_t>((asked > 0 ? asked : rule) / unit, 1, tiles_m));
+}
+
+/* Of a box of B that is loaded at once: see Stages::load. */
+int rows_of_b(const TileKind &kind, int sharing) {
+    return kind.columns / box % sharing ? tile_k / sharing : tile_k;
 }
 
 int prepare_wide(State &s, EncodeFunction function, const kt_tensor *a, const kt_tensor *b,
                  const kt_tensor *c) {
-    const WidePlan plan = wide_plan(s.m, s.n, s.k, s.sms, s.ctx->tunables, s.ctx->tunable_count);
+    const WidePlan plan = wide_plan(s.choice.tile, s.m, s.n, s.k, s.sms, s.ctx->tunables, s.ctx->tunable_count);
     WideParams p{};
     p.whole = int(plan.whole);
     p.shared = int(plan.shared);
@@ -1326,13 +1431,13 @@ int prepare_wide(State &s, EncodeFunction function, const kt_tensor *a, const kt
     p.m = int(s.m);
     p.n = int(s.n);
     p.k_tiles = int(up(s.k, tile_k));
-    p.tiles_m = int(up(s.m, Wide::rows * CLUSTER));
-    p.tiles_n = int(up(s.n, Wide::columns));
-    p.group_m = group_rows(s.ctx, CLUSTER, p.tiles_m);
+    p.tiles_m = int(up(s.m, s.kind.rows * CLUSTER));
+    p.tiles_n = int(up(s.n, s.kind.columns));
+    p.group_m = group_rows(s, CLUSTER, p.tiles_m);
     p.turn_k = kt_value(s.ctx->tunables, s.ctx->tunable_count, "TURN_K", 1) != 0;
     p.c_first = kt_value(s.ctx->tunables, s.ctx->tunable_count, "C_FIRST", 1) && s.m * s.n * 4 > s.cache_bytes;
-    if (encode(function, s.ctx, &p.a, a->local, s.k, s.m, tile_k, Wide::rows)) return 1;
-    if (encode(function, s.ctx, &p.b, b->local, s.n, s.k, box, tile_k)) return 1;
+    if (encode(function, s.ctx, &p.a, a->local, s.k, s.m, tile_k, s.kind.rows)) return 1;
+    if (encode(function, s.ctx, &p.b, b->local, s.n, s.k, box, rows_of_b(s.kind, CLUSTER))) return 1;
     if (encode(function, s.ctx, &p.c, c->local, s.n, s.m, box, box)) return 1;
     s.wide.push_back(p);
     return 0;
@@ -1367,9 +1472,9 @@ int prepare_split(State &s, EncodeFunction function, const kt_tensor *a, const k
     p.sums_at = s.depth.sums_at;
     p.tiles_m = int(up(up(s.m, s.kind.rows), p.share));
     p.tiles_n = int(up(s.n, s.kind.columns));
-    p.group_m = group_rows(s.ctx, p.share, p.tiles_m);
+    p.group_m = group_rows(s, p.share, p.tiles_m);
     if (encode(function, s.ctx, &p.a, a->local, s.k, s.m, tile_k, s.kind.rows)) return 1;
-    if (encode(function, s.ctx, &p.b, b->local, s.n, s.k, box, tile_k)) return 1;
+    if (encode(function, s.ctx, &p.b, b->local, s.n, s.k, box, rows_of_b(s.kind, p.share))) return 1;
     if (encode(function, s.ctx, &p.c_map, c->local, s.n, s.m, box, box)) return 1;
     s.split.push_back(p);
     return 0;
@@ -1378,8 +1483,8 @@ int prepare_split(State &s, EncodeFunction function, const kt_tensor *a, const k
 /* The grid: of the wide kernel at most one CTA for every SM, of the split kernel one for every range. */
 void size_grid(State &s) {
     const Choice &c = s.choice;
-    if (c.tile == first_tile) {
-        const WidePlan plan = wide_plan(s.m, s.n, s.k, s.sms, s.ctx->tunables, s.ctx->tunable_count);
+    if (stays(c.tile)) {
+        const WidePlan plan = wide_plan(s.choice.tile, s.m, s.n, s.k, s.sms, s.ctx->tunables, s.ctx->tunable_count);
         s.cluster = CLUSTER;
         s.ctas = unsigned(plan.clusters * CLUSTER);
         s.depth = s.kind.depth(0, true, false, 0);
@@ -1428,7 +1533,7 @@ int prepare(State &s) {
                                           static_cast<const element *>(b->local),
                                           static_cast<element *>(c->local), int(s.m), int(s.n),
                                           int(s.k)});
-        else if (s.choice.tile == 1 ? prepare_wide(s, function, a, b, c) : prepare_split(s, function, a, b, c))
+        else if (stays(s.choice.tile) ? prepare_wide(s, function, a, b, c) : prepare_split(s, function, a, b, c))
             return 1;
     }
     return 0;
@@ -1494,7 +1599,7 @@ int kerneltui_run(void *opaque, uint32_t set, uint64_t, void *opaque_stream) {
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     config.attrs = attributes;
     config.numAttrs = s.early_launch ? 2 : 1;
-    void *params = s.choice.tile == 1 ? static_cast<void *>(&s.wide[set]) : static_cast<void *>(&s.split[set]);
+    void *params = stays(s.choice.tile) ? static_cast<void *>(&s.wide[set]) : static_cast<void *>(&s.split[set]);
     void *arguments[] = {params};
     const cudaError_t error = cudaLaunchKernelExC(&config, s.kind.kernel, arguments);
     return error ? fail(s.ctx, "launch of the GEMM", error) : 0;

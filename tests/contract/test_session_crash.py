@@ -255,6 +255,7 @@ def test_the_lock_lasts_as_long_as_a_writing_child(crashed: tuple[Path, list[str
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[lock]) as holder:
         assert holder.stdin
         fcntl.flock(lock, fcntl.LOCK_EX)
+        os.ftruncate(lock, 0)  # a number with fewer digits would leave some of the one before
         os.pwrite(lock, b"%d\n" % holder.pid, 0)
         os.close(lock)
         with pytest.raises(SessionLocked) as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone]
 import gpu_kernels as kernels  # noqa: E402
 from smoke import ALONE, Bench  # noqa: E402
 
+from kerneltui.evaluation.lane import MASKED  # noqa: E402
 from kerneltui.evaluation.outcome import KernelFault  # noqa: E402
 from kerneltui.evaluation.timing import WrongOutput  # noqa: E402
 from kerneltui.evaluation.values import ValueClass  # noqa: E402
@@ -241,7 +243,11 @@ def test_inputs_can_be_written_while_the_gate_holds_everything_back(bench: Bench
 def test_work_before_the_gate_opens_is_work_on_old_inputs(bench: Bench) -> None:
     lane = bench.lane(kernels.kernel(kernels.EARLY))
     try:
-        verify(bench, lane, 513, PLAIN)
+        verify(bench, lane, 513, replace(PLAIN, masked=False))
+        with pytest.raises(KernelFault) as caught:
+            verify(bench, lane, 513, PLAIN)
+        assert caught.value.reason.endswith(MASKED)
+        lane.teardown()
         lane.setup(bench.shape(513), 4)
         with pytest.raises(WrongOutput, match="written after its calls were enqueued"):
             for _ in range(4):

@@ -204,19 +204,19 @@ def test_the_published_results_are_gone_on_with(tmp_path: Path):
     file.write()
     again = BenchFile(file.path, gemm_head())
     again.go_on()
-    assert len(again.done) == 64 and len(again.parts) == 3
+    assert len(again.done) == 64 and len(again.parts) == 2
 
 
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ("8 9 10 default 0", "8 9 10 default 4", "TILE was 0 and is 4"),
+        ("9 10 11 default 0", "9 10 11 default 4", "TILE was 0 and is 4"),
         (
             "runtime TURN_K in 0 1 default 1",
             "runtime TURN_K in 0 1 default 0",
             "TURN_K was 1 and is 0",
         ),
-        ("#include", "#include /* */", "text was 08bdf0aa961054ca and is"),
+        ("#include", "#include /* */", "text was [0-9a-f]{16} and is"),
     ],
 )
 def test_the_published_results_are_those_of_one_kernel(

@@ -1,6 +1,6 @@
 /* Prints what a kernel file of gemm chooses for shapes: gemm_rule SMS M,N,K ... One line per shape: the tile, the
  * CTAs of a cluster and the clusters that share out K, the CTAs that share B; then the CTAs, the bytes of
- * shared memory and of scratch, and of wide tiles the whole ones, the shared ones, and the parts of each. The
+ * shared memory and of scratch, and of wide tiles and those in turn the whole ones, the shared ones, and the parts of each. The
  * file is named by -DKERNEL. */
 #include KERNEL
 
@@ -23,7 +23,7 @@ int main(int count, char **shapes) {
         s.kind = kind_of(s.choice.tile);
         size_grid(s);
         WidePlan plan{0, 0, 0, 0};
-        if (s.choice.tile == first_tile) plan = wide_plan(m, n, k, s.sms, nullptr, 0);
+        if (stays(s.choice.tile)) plan = wide_plan(s.choice.tile, m, n, k, s.sms, nullptr, 0);
         std::printf("%lld,%lld,%lld %d %d %d %d %u %d %llu %lld %lld %lld\n", m, n, k, s.choice.tile,
                     s.choice.slices, s.choice.parts, s.choice.share, s.ctas, s.depth.shared_bytes,
                     (unsigned long long)scratch_bytes(s.choice, m, n, k, s.sms, nullptr, 0),
