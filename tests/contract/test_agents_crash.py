@@ -216,7 +216,7 @@ def test_killed_at_random_instants() -> None:
 def test_a_real_engine_killed_with_ranks_at_work(bench: Bench, tmp_path: Path) -> None:
     """Real kernels in real ranks, started as the terminal starts an engine."""
     bench.server.steps += answers()
-    place = Place(bench.folder, make_project(tmp_path), exists=False)
+    place = Place(bench.folder, make_project(tmp_path, (256, 256, 1024)), exists=False)
 
     def engine() -> tuple[subprocess.Popen[bytes], Terminal]:
         given = {"session": str(place.session), "workload": str(place.workload), "target": "cpu"}
