@@ -56,6 +56,7 @@ class TypedInOrder(App[T], inherit_bindings=False):
 
 
 def _write(field: Input, text: str) -> None:
+    """Does what the input does with a key of its own, whose turn would come later."""
     selection = field.selection
     if selection.is_empty:
         field.insert_text_at_cursor(text)
